@@ -1,0 +1,5 @@
+"""A PyTorch compiler that can be taken apart: capture, autograd, decompositions and code generation behind one call."""
+
+from compile_api.__about__ import __version__
+
+__all__ = ["__version__"]
