@@ -1,4 +1,4 @@
-"""A PyTorch compiler that can be taken apart: capture, autograd, decompositions and code generation behind one call."""
+"""A PyTorch compiler that can be taken apart: five packages behind one call."""
 
 from compile_api.__about__ import __version__
 

@@ -1,0 +1,227 @@
+"""Every job of the repository, one session each; `sh ci/nox -l` lists them.
+
+torch and the other third-party distributions are installed once, into the base environment
+`.nox/base`. Each session that needs them gets a small environment of its own that sees the base
+through a `.pth` file and into which only the packages under test and their declared siblings are
+installed: that a package works without the others is checked by `ci/check_isolation.py`, that it
+declares what it imports by `ci/check_imports.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+import tomllib
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+PACKAGES = ("primtorch", "dynamo", "aot_autograd", "inductor", "compile_api")
+SOURCES = tuple(f"packages/{package}/src" for package in PACKAGES)
+CONSTRAINTS = ROOT / "ci" / "constraints.txt"
+BASE = ROOT / ".nox" / "base"
+REPORTS = ROOT / ".nox" / "reports" / str(os.getpid())  # a folder a run: `total` adds up one run
+TEST_TOOLS = ("pytest", "hypothesis", "syrupy", "transformers", "triton")
+BUILD_TOOLS = ("hatchling", "editables", "setuptools")
+
+nox.options.sessions = [
+    "lint", "types", "contracts", "tests", "interpreters", "e2e", "docs", "build", "total",
+]  # fmt: skip
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_venv = "yes"
+nox.options.error_on_missing_interpreters = False
+
+
+# environments
+
+
+def _project(package: str) -> dict[str, list[str]]:
+    """Reads what a package depends on, optional things too, split into ours and others'."""
+    table = tomllib.loads((ROOT / "packages" / package / "pyproject.toml").read_text())["project"]
+    declared = list(table["dependencies"])
+    for extra in table.get("optional-dependencies", {}).values():
+        declared += extra
+    ours = [name for name in declared if name.startswith("compile-api")]
+    return {"ours": ours, "others": [name for name in declared if name not in ours]}
+
+
+def _declared(package: str) -> list[str]:
+    """Lists a package and its declared siblings, what is depended on first."""
+    found: list[str] = []
+    for requirement in _project(package)["ours"]:
+        name = requirement.split(">")[0].removeprefix("compile-api-").replace("-", "_")
+        found += [sibling for sibling in _declared(name) if sibling not in found]
+    return [*found, package]
+
+
+def _base(session: nox.Session) -> Path:
+    """Makes the base environment if its recipe changed; returns its site-packages."""
+    wanted = sorted({name for package in PACKAGES for name in _project(package)["others"]})
+    recipe = [*wanted, *TEST_TOOLS, *BUILD_TOOLS]
+    digest = hashlib.sha256("\n".join([*recipe, CONSTRAINTS.read_text()]).encode()).hexdigest()
+    stamp = BASE / "recipe"
+    if not stamp.exists() or stamp.read_text() != digest:
+        session.log("making .nox/base: torch and the rest of what is not ours, once (minutes)")
+        shutil.rmtree(BASE, ignore_errors=True)
+        session.run(sys.executable, "-m", "venv", str(BASE), external=True)
+        install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        session.run(
+            str(BASE / "bin" / "python"), *install, "-c", str(CONSTRAINTS), *recipe, external=True,
+        )  # fmt: skip
+        stamp.write_text(digest)
+    return next((BASE / "lib").glob("python3.*/site-packages"))
+
+
+def _prepare(session: nox.Session, *packages: str) -> None:
+    """Fills the session's environment: the base underneath, of ours only `packages`."""
+    session.env["PYTHONPATH"] = None
+    site = next((Path(session.virtualenv.location) / "lib").glob("python3.*/site-packages"))
+    (site / "base.pth").write_text(f"{_base(session)}\n")
+    folders = [part for package in packages for part in ("-e", f"packages/{package}")]
+    session.run(
+        "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
+        "--no-deps", "--no-build-isolation", *folders,
+    )  # fmt: skip
+
+
+def _tools(session: nox.Session, *names: str) -> None:
+    session.env["PYTHONPATH"] = None
+    session.install("--quiet", "-c", str(CONSTRAINTS), *names)
+
+
+def _pytest(session: nox.Session, *arguments: str) -> None:
+    REPORTS.mkdir(parents=True, exist_ok=True)
+    session.env.setdefault("COMPILE_API_STRICT", "1")
+    session.run(
+        "python", "-m", "pytest", "-q", "-p", "no:cacheprovider",
+        f"--junitxml={REPORTS / session.name}.xml", *arguments,
+        success_codes=[0],
+    )  # fmt: skip
+
+
+# sessions without torch
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Ruff: rules and format."""
+    _tools(session, "ruff")
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", "--check")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Mypy, strict, over the shipped source (or the packages named after `--`)."""
+    _tools(session, "mypy", "click", "rich", "platformdirs", "filelock", "pytest")
+    for package in session.posargs or PACKAGES:
+        session.run("mypy", f"packages/{package}/src")
+
+
+@nox.session
+def contracts(session: nox.Session) -> None:
+    """Import rules: directions, public roots, declared dependencies, forbidden parts of torch."""
+    _tools(session, "import-linter", "grimp", "pytest")
+    session.env["PYTHONPATH"] = os.pathsep.join(str(ROOT / source) for source in SOURCES)
+    session.run("lint-imports", "--no-cache")
+    session.run("python", "ci/check_imports.py")
+    _pytest(session, "ci/tests")
+
+
+# sessions with torch
+
+
+@nox.session
+@nox.parametrize("package", PACKAGES, ids=PACKAGES)
+def tests(session: nox.Session, package: str) -> None:
+    """One package's tests, where only it and its declared siblings are installed."""
+    allowed = _declared(package)
+    _prepare(session, *allowed)
+    session.run("python", "ci/check_isolation.py", *allowed)
+    end_to_end = "--ignore=packages/compile_api/tests/end_to_end"
+    _pytest(session, f"packages/{package}/tests", end_to_end, *session.posargs)
+
+
+@nox.session(python=["3.11", "3.12", "3.13"])
+def interpreters(session: nox.Session) -> None:
+    """The bytecode tools and C parts of dynamo on every installed Python; without torch."""
+    folders = [
+        path
+        for name in ("bytecode", "interpreters")
+        if (path := ROOT / "packages" / "dynamo" / "tests" / name).is_dir()
+    ]
+    if not folders:
+        session.skip("dynamo has no tests that run without torch yet")
+    _tools(session, "pytest", "hypothesis")
+    session.env["PYTHONPATH"] = str(ROOT / "packages/dynamo/src")
+    _pytest(session, *map(str, folders), *session.posargs)
+
+
+@nox.session
+def e2e(session: nox.Session) -> None:
+    """The whole road: models, forward and backward, against eager; and the examples."""
+    _prepare(session, *PACKAGES)
+    _pytest(session, "packages/compile_api/tests/end_to_end", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Executes every Python block of the README and of the pages in docs/."""
+    _prepare(session, *PACKAGES)
+    _pytest(session, "ci/run_documents.py", *session.posargs)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """The main job: BERT-base compiled, run and trained, in a table; see `-- --help`."""
+    _prepare(session, *PACKAGES)
+    session.run("compile-api", "demo", *session.posargs)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Paired measurements against eager and torch.compile; `-- --help` for the suites."""
+    _prepare(session, *PACKAGES)
+    session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Sdist and wheel of each package; the wheels are installed and imported."""
+    session.env["PYTHONPATH"] = None
+    site = next((Path(session.virtualenv.location) / "lib").glob("python3.*/site-packages"))
+    (site / "base.pth").write_text(f"{_base(session)}\n")
+    session.install("--quiet", "-c", str(CONSTRAINTS), "build")
+    target = ROOT / "dist"
+    shutil.rmtree(target, ignore_errors=True)
+    for package in PACKAGES:
+        session.run(
+            "python", "-m", "build", "--no-isolation", "--outdir", str(target),
+            f"packages/{package}", silent=True,
+        )  # fmt: skip
+    wheels = sorted(map(str, target.glob("*.whl")))
+    session.run(
+        "python", "-m", "pip", "install", "--quiet", "--no-deps", "--force-reinstall",
+        "--no-index", *wheels,
+    )  # fmt: skip
+    session.run("python", "ci/check_isolation.py", "--installed", *PACKAGES)
+
+
+@nox.session(venv_backend="none")
+def total(session: nox.Session) -> None:
+    """Adds up the tests of this run's sessions."""
+    counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
+    for report in sorted(REPORTS.glob("*.xml")):
+        for suite in ET.parse(report).getroot().iter("testsuite"):
+            for name in counts:
+                counts[name] += int(suite.get(name, 0))
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    failed = counts["failures"] + counts["errors"]
+    passed = counts["tests"] - failed - counts["skipped"]
+    print(f"{passed} passed, {failed} failed, {counts['skipped']} skipped", flush=True)  # noqa: T201
+    if failed:
+        session.error(f"{failed} tests failed; see the sessions above")
