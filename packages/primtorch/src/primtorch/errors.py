@@ -1,10 +1,10 @@
 """The tree of errors that primtorch raises.
 
 PrimtorchError
-+-- RegistrationError (TypeError): what a module hands to `decomposes`, or a user to `.extended`, is no overload or repeats one
-+-- UnboundSymbolError (LookupError): an expression was evaluated without a value for a symbol
-+-- UnknownTableError (KeyError): `decomposition_table` was asked for a name that doesn't exist
-+-- DecompositionError (RuntimeError): a decomposition's result differs in metadata from its operator's
++-- RegistrationError (TypeError): `decomposes` or `.extended` got no overload or a repeated one
++-- UnboundSymbolError (LookupError): a symbol of an expression has no value
++-- UnknownTableError (KeyError): there is no decomposition table of that name
++-- DecompositionError (RuntimeError): a result differs in metadata from its operator's
 
 Each message says what was being handled, why it can't be, and what to do about it. A fault of the
 user's own operands is none of these: a decomposition raises what the eager operator raises.
@@ -26,7 +26,7 @@ class PrimtorchError(Exception):
 
 
 class RegistrationError(PrimtorchError, TypeError):
-    """A decomposition was given for something that is no overload, or for one that has one already."""
+    """A decomposition of something that is no overload or has one already."""
 
 
 class UnknownTableError(PrimtorchError, KeyError):
@@ -41,9 +41,9 @@ class DecompositionError(PrimtorchError, RuntimeError):
 
     def __init__(self, operator: str, expected: str, found: str) -> None:
         super().__init__(
-            f"the decomposition of {operator} returned {found} where the operator returns
-            {expected}; " f"pass a table without it (table.without({operator})) or correct the
-            function"
+            f"the decomposition of {operator} returned {found} where "
+            f"the operator returns {expected}; "
+            f"pass a table without it (table.without({operator})) or correct the function"
         )
         self.operator = operator
         self.expected = expected
