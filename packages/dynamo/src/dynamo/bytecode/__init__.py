@@ -1,0 +1,33 @@
+"""Reading and writing CPython bytecode, for 3.11, 3.12 and 3.13; knows nothing of torch.
+
+`decode` gives instructions as objects, `assemble` a code object from them; `build` makes
+instructions for the running version; `stack_depths` and `live_locals` answer questions about a
+list of them.
+"""
+
+from dynamo.bytecode.assemble import Header, assemble, header_of
+from dynamo.bytecode.depth import stack_depths, stack_size
+from dynamo.bytecode.instruction import (
+    BytecodeError,
+    ExceptionHandler,
+    Instruction,
+    Positions,
+    decode,
+    frame_slots,
+)
+from dynamo.bytecode.liveness import live_locals
+
+__all__ = [
+    "BytecodeError",
+    "ExceptionHandler",
+    "Header",
+    "Instruction",
+    "Positions",
+    "assemble",
+    "decode",
+    "frame_slots",
+    "header_of",
+    "live_locals",
+    "stack_depths",
+    "stack_size",
+]

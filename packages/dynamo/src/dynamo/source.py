@@ -1,0 +1,451 @@
+"""Where a value came from, as the user would write it.
+
+A source is a path from the root frame (its arguments, closure and globals) or from a constant.
+Everything that capture knows of a real object hangs on its source: `name()` spells it in messages,
+`load_instructions` loads it in generated code, `dynamo.guards` loads it in a guard program.
+Sources are frozen and hashable, equal where they mean the same path, so a trie over them shares
+common prefixes. Invariant: `value(source, scope)`, the instructions and the guard program load the
+same object from the same frame.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from types import CellType, FunctionType
+from typing import TYPE_CHECKING, Any, assert_never
+
+from dynamo.bytecode import build
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from dynamo.bytecode import Instruction
+
+__all__ = [
+    "AttributeSource",
+    "ClosureSource",
+    "ConstantSource",
+    "DictKeySource",
+    "FunctionSource",
+    "GlobalSource",
+    "InstanceAttributeSource",
+    "ItemSource",
+    "LengthSource",
+    "LocalSource",
+    "ModuleMemberSource",
+    "Namespace",
+    "Scope",
+    "SizeSource",
+    "Source",
+    "StorageOffsetSource",
+    "StrideSource",
+    "TypeSource",
+    "base_of",
+    "load_instructions",
+    "root_of",
+    "value",
+]
+
+
+class Namespace:
+    """A module's globals other than the root function's, equal by identity of the dict."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+
+    @property
+    def spelling(self) -> str:
+        """The module's dotted name."""
+        return str(self.values.get("__name__", "<globals>"))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Namespace) and self.values is other.values
+
+    def __hash__(self) -> int:
+        return id(self.values)
+
+    def __repr__(self) -> str:
+        return f"Namespace({self.spelling})"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSource:
+    """An argument of the root function by its name; `cell` if an inner function shares it.
+
+    `*args` and `**kwargs` are locals too: the tuple and the dict.
+    """
+
+    local: str
+    cell: bool = False
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return self.local
+
+
+@dataclass(frozen=True, slots=True)
+class ClosureSource:
+    """What a free variable of the root function holds."""
+
+    variable: str
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return self.variable
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSource:
+    """The root function itself (its defaults, annotations, attributes)."""
+
+    spelling: str = "<the compiled function>"
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return self.spelling
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalSource:
+    """A global, or failing that a builtin: of the root function, or of `namespace` if given."""
+
+    variable: str
+    namespace: Namespace | None = None
+
+    def name(self) -> str:
+        """The user's spelling."""
+        if self.namespace is None:
+            return self.variable
+        return f"{self.namespace.spelling}.{self.variable}"
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeSource:
+    """`base.attribute` by the full protocol: may run a property or `__getattr__`."""
+
+    base: Source
+    attribute: str
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return f"{self.base.name()}.{self.attribute}"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceAttributeSource:
+    """`base.attribute` found in the instance's own dict or slots; never runs user code.
+
+    For attributes that no data descriptor of the class shadows, whatever `__getattr__` the class
+    has.
+    """
+
+    base: Source
+    attribute: str
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return f"{self.base.name()}.{self.attribute}"
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleMemberSource:
+    """`base.member` of an `nn.Module`, from its `_parameters`, `_buffers` or `_modules`."""
+
+    base: Source
+    table: str
+    member: str
+
+    def name(self) -> str:
+        """The user's spelling."""
+        base = self.base.name()
+        return f"{base}.{self.member}" if self.member.isidentifier() else f"{base}[{self.member}]"
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSource:
+    """`base[key]`; the key is a constant object."""
+
+    base: Source
+    key: Any
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return f"{self.base.name()}[{self.key!r}]"
+
+
+@dataclass(frozen=True, slots=True)
+class DictKeySource:
+    """The element at `index` in the iteration order of a dict (its key), set or other iterable."""
+
+    base: Source
+    index: int
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return f"list({self.base.name()})[{self.index}]"
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSource:
+    """`type(base)`."""
+
+    base: Source
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return f"type({self.base.name()})"
+
+
+@dataclass(frozen=True, slots=True)
+class LengthSource:
+    """`len(base)`, an int."""
+
+    base: Source
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return f"len({self.base.name()})"
+
+
+@dataclass(frozen=True, slots=True)
+class SizeSource:
+    """`base.size(dimension)` of a tensor, an int."""
+
+    base: Source
+    dimension: int
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return f"{self.base.name()}.size({self.dimension})"
+
+
+@dataclass(frozen=True, slots=True)
+class StrideSource:
+    """`base.stride(dimension)` of a tensor, an int."""
+
+    base: Source
+    dimension: int
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return f"{self.base.name()}.stride({self.dimension})"
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOffsetSource:
+    """`base.storage_offset()` of a tensor, an int."""
+
+    base: Source
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return f"{self.base.name()}.storage_offset()"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConstantSource:
+    """An object that capture holds itself; equal to another holder of the same object."""
+
+    value: Any
+    spelling: str = ""
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return self.spelling or repr(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ConstantSource) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+Source = (
+    LocalSource
+    | ClosureSource
+    | FunctionSource
+    | GlobalSource
+    | AttributeSource
+    | InstanceAttributeSource
+    | ModuleMemberSource
+    | ItemSource
+    | DictKeySource
+    | TypeSource
+    | LengthSource
+    | SizeSource
+    | StrideSource
+    | StorageOffsetSource
+    | ConstantSource
+)
+
+
+def base_of(source: Source) -> Source | None:
+    """What the source is reached from; None for a root."""
+    match source:
+        case LocalSource() | ClosureSource() | FunctionSource() | GlobalSource() | ConstantSource():
+            return None
+        case (
+            AttributeSource()
+            | InstanceAttributeSource()
+            | ModuleMemberSource()
+            | ItemSource()
+            | DictKeySource()
+            | TypeSource()
+            | LengthSource()
+            | SizeSource()
+            | StrideSource()
+            | StorageOffsetSource()
+        ):
+            return source.base
+        case _:
+            assert_never(source)
+
+
+def root_of(source: Source) -> Source:
+    """The first step of the path."""
+    while (base := base_of(source)) is not None:
+        source = base
+    return source
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """A call of the root function: the function, and its argument slots by name."""
+
+    function: FunctionType
+    arguments: Mapping[str, Any]
+
+
+def value(source: Source, scope: Scope) -> Any:  # one case per kind of source
+    """The object that `source` names in `scope`.
+
+    Raises:
+        Exception: whatever the access raises (KeyError, AttributeError, IndexError, a user's own
+        error).
+    """
+    match source:
+        case LocalSource(local, _):
+            found = scope.arguments[local]
+            return found.cell_contents if source.cell and isinstance(found, CellType) else found
+        case ClosureSource(variable):
+            function = scope.function
+            cells = function.__closure__ or ()
+            return cells[function.__code__.co_freevars.index(variable)].cell_contents
+        case FunctionSource():
+            return scope.function
+        case GlobalSource(variable, namespace):
+            names = scope.function.__globals__ if namespace is None else namespace.values
+            return names[variable] if variable in names else _builtins_of(names)[variable]
+        case AttributeSource(base, attribute):
+            return getattr(value(base, scope), attribute)
+        case InstanceAttributeSource(base, attribute):
+            return object.__getattribute__(value(base, scope), attribute)
+        case ModuleMemberSource(base, table, member):
+            return object.__getattribute__(value(base, scope), table)[member]
+        case ItemSource(base, key):
+            return value(base, scope)[key]
+        case DictKeySource(base, index):
+            return element(value(base, scope), index)
+        case TypeSource(base):
+            return type(value(base, scope))
+        case LengthSource(base):
+            return len(value(base, scope))
+        case SizeSource(base, dimension):
+            return value(base, scope).size(dimension)
+        case StrideSource(base, dimension):
+            return value(base, scope).stride(dimension)
+        case StorageOffsetSource(base):
+            return value(base, scope).storage_offset()
+        case ConstantSource(held, _):
+            return held
+        case _:
+            assert_never(source)
+
+
+def _builtins_of(names: Mapping[str, Any]) -> Mapping[str, Any]:
+    import builtins  # rare: only names that are no globals
+
+    found = names.get("__builtins__", builtins)
+    return found if isinstance(found, dict) else vars(found)
+
+
+def element(container: Any, index: int) -> Any:
+    """The element at `index` in iteration order.
+
+    Raises:
+        IndexError: there is none.
+    """
+    for found in islice(iter(container), index, None):
+        return found
+    raise IndexError(index)
+
+
+def load_instructions(source: Source) -> list[Instruction]:
+    """[..] -> [.., the value], in code that runs in place of the root frame.
+
+    To be used before locals are reassigned. A running function cannot load itself.
+    """
+    match source:
+        case LocalSource(local, cell):
+            return [build.load_deref(local) if cell else build.load_fast(local)]
+        case ClosureSource(variable):
+            return [build.load_deref(variable)]
+        case GlobalSource(variable, None):
+            return [build.load_global(variable)]
+        case GlobalSource(variable, namespace):
+            assert namespace is not None
+            return build.call(
+                [build.load_const(_global_of)],
+                [build.load_const(namespace.values)],
+                [build.load_const(variable)],
+            )
+        case FunctionSource():
+            raise LookupError("a running function cannot load itself")
+        case AttributeSource(base, attribute):
+            return [*load_instructions(base), build.load_attr(attribute)]
+        case InstanceAttributeSource(base, attribute):
+            return _own_attribute(load_instructions(base), attribute)
+        case ModuleMemberSource(base, table, member):
+            owner = _own_attribute(load_instructions(base), table)
+            return [*owner, build.load_const(member), build.load_item()]
+        case ItemSource(base, key):
+            return [*load_instructions(base), build.load_const(key), build.load_item()]
+        case DictKeySource(base, index):
+            return _applied(element, base, index)
+        case TypeSource(base):
+            return _applied(type, base)
+        case LengthSource(base):
+            return _applied(len, base)
+        case SizeSource(base, dimension):
+            return _method(base, "size", dimension)
+        case StrideSource(base, dimension):
+            return _method(base, "stride", dimension)
+        case StorageOffsetSource(base):
+            return _method(base, "storage_offset")
+        case ConstantSource(held, _):
+            return [build.load_const(held)]
+        case _:
+            assert_never(source)
+
+
+def _global_of(names: Mapping[str, Any], variable: str) -> Any:
+    return names[variable] if variable in names else _builtins_of(names)[variable]
+
+
+def _own_attribute(owner: list[Instruction], attribute: str) -> list[Instruction]:
+    getter = object.__getattribute__
+    return build.call([build.load_const(getter)], owner, [build.load_const(attribute)])
+
+
+def _applied(function: Any, base: Source, *constants: Any) -> list[Instruction]:
+    arguments = [[build.load_const(constant)] for constant in constants]
+    return build.call([build.load_const(function)], load_instructions(base), *arguments)
+
+
+def _method(base: Source, method: str, *constants: Any) -> list[Instruction]:
+    arguments = [[build.load_const(constant)] for constant in constants]
+    owner = [*load_instructions(base), build.load_attr(method)]
+    return build.call(owner, *arguments)
