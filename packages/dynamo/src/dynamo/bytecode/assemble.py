@@ -310,12 +310,13 @@ def assemble(instructions: Sequence[Instruction], template: Header | CodeType) -
             depths that disagree, or execution that falls off the end.
     """
     header = header_of(template) if isinstance(template, CodeType) else template
+    for instruction in instructions:
+        if instruction.opname not in OPERAND:
+            raise BytecodeError(f"{instruction.opname} is no opcode of this interpreter")
     slots = _Slots(header, instructions)
     constants, names = _Pool(header.constants), _Pool(header.names)
     arguments: list[int | None] = []
     for instruction in instructions:
-        if instruction.opname not in OPERAND:
-            raise BytecodeError(f"{instruction.opname} is no opcode of this interpreter")
         is_jump = OPERAND[instruction.opname] is Operand.JUMP
         arguments.append(None if is_jump else _argument(instruction, constants, names, slots))
     offsets, prefixes, total = _place(instructions, arguments)

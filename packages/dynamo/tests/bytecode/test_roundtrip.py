@@ -1,0 +1,55 @@
+"""Assembling what was decoded gives the same code object, on every interpreter that is installed.
+
+The bytecode package knows nothing of torch, so other interpreters than the one that runs the tests
+are tried in a subprocess that sees only that package.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SOURCE = HERE.parents[1] / "src" / "dynamo"
+PYENV = Path.home() / ".pyenv" / "versions"
+
+
+def interpreters():
+    found = {"{}.{}".format(*sys.version_info[:2]): sys.executable}
+    for version in ("3.11", "3.12", "3.13"):
+        installed = shutil.which(f"python{version}")
+        candidates = sorted(PYENV.glob(f"{version}.*/bin/python")) if PYENV.is_dir() else []
+        if version not in found and candidates:
+            found[version] = str(candidates[-1])
+        elif version not in found and installed:
+            found[version] = installed
+    return sorted(found.items())
+
+
+def run(python, script, *arguments):
+    done = subprocess.run(
+        [python, str(HERE / script), str(SOURCE), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(("version", "python"), interpreters())
+def test_assembling_what_was_decoded_is_the_identity_on_a_sample(version, python):
+    assert "all equal" in run(python, "roundtrip_stdlib.py", "40")
+
+
+@pytest.mark.property
+@pytest.mark.parametrize(("version", "python"), interpreters())
+def test_assembling_what_was_decoded_is_the_identity_on_the_standard_library(version, python):
+    assert "all equal" in run(python, "roundtrip_stdlib.py", "1")
+
+
+@pytest.mark.parametrize(("version", "python"), interpreters())
+def test_built_instructions_mean_the_same_on_every_interpreter(version, python):
+    assert "all right" in run(python, "build_programs.py")
