@@ -1,0 +1,56 @@
+"""What inductor raises.
+
+    InductorError
+    |- WireError                  the graph handed over breaks wire 3
+    |- UnsupportedOperationError  nobody can express something in loops (the caller falls back)
+    |- VerificationError          one of our own stages made something illegal
+    `- OptionError                an unknown option or a bad value
+
+Each says what was being compiled, the user's line where one is known, why, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class InductorError(Exception):
+    """The root of this package's errors."""
+
+
+class WireError(InductorError):
+    """The graph handed to the compiler isn't what docs/interfaces.md promises on wire 3."""
+
+    def __init__(self, node: str, problem: str, source_line: tuple[str, int, str, str] | None = None) -> None:
+        self.node = node
+        self.problem = problem
+        self.source_line = source_line
+        where = f"\n  {source_line[0]}:{source_line[1]}  {source_line[3].strip()}" if source_line else ""
+        super().__init__(
+            f"cannot compile node {node}: {problem}{where}\n"
+            "  try: hand over a functional graph of aten operators, as aot_autograd makes it "
+            "(docs/interfaces.md, wire 3)"
+        )
+
+
+class UnsupportedOperationError(InductorError):
+    """Something that loops can't express; lowering catches it and calls the operator instead."""
+
+    def __init__(self, what: str, why: str) -> None:
+        self.what = what
+        self.why = why
+        super().__init__(f"{what} can't be written as loops: {why}")
+
+
+class VerificationError(InductorError):
+    """A stage of the compiler produced something illegal: a fault of ours."""
+
+    def __init__(self, stage: str, subject: str, problem: str, context: str = "") -> None:
+        self.stage = stage
+        self.subject = subject
+        self.problem = problem
+        super().__init__(
+            f"after {stage}: {subject}: {problem}\n{context}\n  this is a fault of inductor: please report the graph"
+        )
+
+
+class OptionError(InductorError, ValueError):
+    """An option that doesn't exist or has a bad value."""
