@@ -19,11 +19,17 @@ class InductorError(Exception):
 class WireError(InductorError):
     """The graph handed to the compiler isn't what docs/interfaces.md promises on wire 3."""
 
-    def __init__(self, node: str, problem: str, source_line: tuple[str, int, str, str] | None = None) -> None:
+    def __init__(
+        self, node: str, problem: str, source_line: tuple[str, int, str, str] | None = None
+    ) -> None:
         self.node = node
         self.problem = problem
         self.source_line = source_line
-        where = f"\n  {source_line[0]}:{source_line[1]}  {source_line[3].strip()}" if source_line else ""
+        where = (
+            f"\n  {source_line[0]}:{source_line[1]}  {source_line[3].strip()}"
+            if source_line
+            else ""
+        )
         super().__init__(
             f"cannot compile node {node}: {problem}{where}\n"
             "  try: hand over a functional graph of aten operators, as aot_autograd makes it "
@@ -48,7 +54,8 @@ class VerificationError(InductorError):
         self.subject = subject
         self.problem = problem
         super().__init__(
-            f"after {stage}: {subject}: {problem}\n{context}\n  this is a fault of inductor: please report the graph"
+            f"after {stage}: {subject}: {problem}\n{context}\n"
+            "  this is a fault of inductor: please report the graph"
         )
 
 

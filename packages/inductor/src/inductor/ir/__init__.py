@@ -19,7 +19,18 @@ from inductor.ir.kernel import (
     Tile,
     Vector,
 )
-from inductor.ir.nodes import Buffer, Graph, GraphInput, LoopBody, LoopNode, Node, OperatorCall, Origin, Stage, View
+from inductor.ir.nodes import (
+    Buffer,
+    Graph,
+    GraphInput,
+    LoopBody,
+    LoopNode,
+    Node,
+    OperatorCall,
+    Origin,
+    Stage,
+    View,
+)
 from inductor.ir.operations import (
     OPERATIONS,
     BoundsCheck,
@@ -55,8 +66,8 @@ __all__ = [
     "Place",
     "Program",
     "Recorder",
-    "ScalarOps",
     "Scalar",
+    "ScalarOps",
     "Schedule",
     "Size",
     "Stage",

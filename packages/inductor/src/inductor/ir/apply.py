@@ -1,13 +1,22 @@
 """Calls the method of a `ScalarOps` that an `Operation` names, with the operands' values.
 
-The one place that knows how an operation's fields become a method's arguments, shared by the code generators.
+The one place that knows how an operation's fields become a method's arguments, shared by the code
+generators.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from inductor.ir.operations import OPERATIONS, Indirect, Operation, ReductionKind, ScalarOps, ScanKind, StoreMode
+from inductor.ir.operations import (
+    OPERATIONS,
+    Indirect,
+    Operation,
+    ReductionKind,
+    ScalarOps,
+    ScanKind,
+    StoreMode,
+)
 from inductor.ir.recorder import constant_value, storage_dtype
 
 if TYPE_CHECKING:
@@ -43,7 +52,9 @@ def apply_operation(ops: ScalarOps[T], operation: Operation, values: Mapping[int
             assert operation.buffer is not None
             assert operation.index is not None
             mode = cast("StoreMode", attribute)
-            return ops.store(operation.buffer, operation.index, rest[0], mode, dtype, rest[1:], mask)
+            return ops.store(
+                operation.buffer, operation.index, rest[0], mode, dtype, rest[1:], mask
+            )
         case "accumulate":
             assert operation.buffer is not None
             assert operation.index is not None

@@ -1,17 +1,21 @@
 """Loop variables and index arithmetic over `primtorch.symbolic` expressions.
 
-Loop variable k of a body's outer ranges prints as `ik`, of its reduction ranges as `rk`; each carries its range, so
-that the expressions simplify themselves. All functions take and give `Size` (int or Expression).
+Loop variable k of a body's outer ranges prints as `ik`, of its reduction ranges as `rk`; each
+carries its range, so that the expressions simplify themselves. All functions take and give `Size`
+(int or Expression).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from primtorch.symbolic import Expression, Symbol, bounds
 
-from inductor.ir.operations import Size
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from inductor.ir.operations import Size
 
 
 @lru_cache(maxsize=4096)
@@ -38,7 +42,7 @@ def inner_symbol(position: int, extent: Size) -> Symbol:
 
 def indirect_symbol(position: int, size: Size) -> Symbol:
     """The variable that stands for the `position`-th indirect index of a body."""
-    return _loop_symbol(f"s{position}", _upper(size))
+    return _loop_symbol(f"j{position}", _upper(size))
 
 
 def outer_symbols(ranges: Sequence[Size]) -> tuple[Symbol, ...]:

@@ -1,31 +1,42 @@
 """The reference meaning of bodies: runs them with torch's own operators over whole ranges at once.
 
-In: a body (of a loop node or a kernel) and the flat storages of its buffers. Out: the storages, written. It is the
-oracle in tests and the last resort for a kernel that no compiler will build; it is not fast.
+In: a body (of a loop node or a kernel) and the flat storages of its buffers. Out: the storages,
+written. It is the oracle in tests and the last resort for a kernel that no compiler will build; it
+is not fast.
 """
+
+# ruff: noqa: D102, PLR0917  # the protocol's methods are documented by the operation list of docs/loop_ir.md
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from primtorch.symbolic import Expression, Symbol, evaluate
 
 from inductor.errors import UnsupportedOperationError
-from inductor.ir.index import inner_symbols, outer_symbols
-from inductor.ir.operations import BoundsCheck, Constant, Indirect, ReductionKind, ScanKind, Size, StoreMode
 from inductor.ir.apply import apply_operation
+from inductor.ir.index import inner_symbols, outer_symbols
 from inductor.ir.recorder import half_dtype
+from primtorch.symbolic import Expression, Symbol, evaluate, map_expression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from inductor.ir.nodes import LoopBody
+    from inductor.ir.operations import (
+        BoundsCheck,
+        Constant,
+        Indirect,
+        ReductionKind,
+        ScanKind,
+        Size,
+        StoreMode,
+    )
 
 Tensor = torch.Tensor
 
 _TORCH_NAMES = {
-    "to_dtype": None,
     "rsqrt": torch.rsqrt,
     "neg": torch.neg,
     "abs": torch.abs,
@@ -39,7 +50,6 @@ _TORCH_NAMES = {
     "shift_left": torch.bitwise_left_shift,
     "shift_right": torch.bitwise_right_shift,
 }
-del _TORCH_NAMES["to_dtype"]
 
 
 def _elementwise(name: str) -> Callable[..., Tensor]:
@@ -50,7 +60,8 @@ def _elementwise(name: str) -> Callable[..., Tensor]:
 class Interpreter:
     """`ScalarOps` over tensors that span the iteration space, outer dimensions first.
 
-    Unary, binary and comparison operations are torch's functions of the same name, reached by `__getattr__`.
+    Unary, binary and comparison operations are torch's functions of the same name, reached by
+    `__getattr__`.
     """
 
     def __init__(
@@ -59,8 +70,10 @@ class Interpreter:
         storages: Mapping[str, Tensor],
         sizes: Mapping[Symbol, int],
         scalars: Mapping[str, Constant],
+        locals_: Mapping[str, int],
     ) -> None:
-        self._storages = storages
+        self._storages = dict(storages)
+        self._local_rows: dict[str, Tensor] = {}
         self._scalars = scalars
         self.device = next(iter(storages.values())).device if storages else torch.device("cpu")
         self.outer_shape = tuple(evaluate(extent, sizes) for extent in body.ranges)
@@ -69,11 +82,27 @@ class Interpreter:
         self._rank = rank
         self._values: dict[Symbol, Any] = dict(sizes)
         symbols = (*outer_symbols(body.ranges), *inner_symbols(body.reduction_ranges))
-        for axis, (symbol, extent) in enumerate(zip(symbols, self.outer_shape + self.inner_shape, strict=True)):
+        for axis, (symbol, extent) in enumerate(
+            zip(symbols, self.outer_shape + self.inner_shape, strict=True)
+        ):
             shape = [1] * rank
             shape[axis] = extent
             self._values[symbol] = torch.arange(extent, device=self.device).reshape(shape)
         self._level_shape: tuple[int, ...] = ()
+        points = math.prod(self.outer_shape)
+        rows = torch.arange(points, device=self.device).reshape(
+            self.outer_shape + (1,) * len(self.inner_shape)
+        )
+        for name, length in locals_.items():
+            dtype = storages[name].dtype
+            self._storages[name] = torch.zeros(points * length, dtype=dtype, device=self.device)
+            self._local_rows[name] = rows * length
+
+    def _place(self, buffer: str, index: Size) -> Tensor:
+        """Element numbers in a buffer; a local buffer has one row for each outer point here."""
+        where = self._index(index)
+        rows = self._local_rows.get(buffer)
+        return where if rows is None else where + rows
 
     def enter(self, level: str) -> None:
         """Begin a stage: outer values have extent 1 in inner dimensions."""
@@ -100,7 +129,9 @@ class Interpreter:
             value = torch.tensor(value, device=self.device)
         return value
 
-    def index_expression(self, index: Size, dtype: torch.dtype, indirects: tuple[Tensor, ...]) -> Tensor:
+    def index_expression(
+        self, index: Size, dtype: torch.dtype, indirects: tuple[Tensor, ...]
+    ) -> Tensor:
         del indirects
         return self._index(index).to(dtype)
 
@@ -108,18 +139,25 @@ class Interpreter:
         return torch.tensor(self._scalars[name], dtype=dtype, device=self.device)
 
     def load(
-        self, buffer: str, index: Size, dtype: torch.dtype, indirects: tuple[Tensor, ...], mask: Tensor | None
+        self,
+        buffer: str,
+        index: Size,
+        dtype: torch.dtype,
+        indirects: tuple[Tensor, ...],
+        mask: Tensor | None,
     ) -> Tensor:
         del indirects
         storage = self._storages[buffer]
-        where = self._index(index)
+        where = self._place(buffer, index)
         if mask is not None:
             where = torch.where(mask, where, 0)
             if storage.numel() == 0:
                 value = storage.new_zeros(()).expand(where.shape)
             else:
                 value = storage[where]
-            value = torch.where(mask, value, torch.zeros((), dtype=storage.dtype, device=self.device))
+            value = torch.where(
+                mask, value, torch.zeros((), dtype=storage.dtype, device=self.device)
+            )
         else:
             value = storage[where] if where.numel() else storage.new_empty(where.shape)
         return value.float() if dtype.itemsize < 4 and dtype.is_floating_point else value
@@ -135,7 +173,7 @@ class Interpreter:
         mask: Tensor | None,
     ) -> Tensor:
         del indirects
-        where = self._index(index).expand(self._level_shape).reshape(-1)
+        where = self._place(buffer, index).expand(self._level_shape).reshape(-1)
         narrowed = value.to(dtype).expand(self._level_shape).reshape(-1)
         if mask is not None:
             chosen = mask.expand(self._level_shape).reshape(-1)
@@ -147,7 +185,9 @@ class Interpreter:
             storage[where] = narrowed
         return value
 
-    def accumulate(self, buffer: str, index: Size, value: Tensor, kind: ReductionKind, dtype: torch.dtype) -> Tensor:
+    def accumulate(
+        self, buffer: str, index: Size, value: Tensor, kind: ReductionKind, dtype: torch.dtype
+    ) -> Tensor:
         axes = tuple(range(len(self.outer_shape)))
         total = _reduce(kind, value.expand(self._level_shape), axes, dtype)
         where = self._index(index).expand((1,) * len(self.outer_shape) + self.inner_shape)
@@ -155,7 +195,11 @@ class Interpreter:
         return value
 
     def indirect(self, value: Tensor, indirect: Indirect, mask: Tensor | None) -> Tensor:
-        size = indirect.size if isinstance(indirect.size, int) else _evaluate(indirect.size, self._values)
+        size = (
+            indirect.size
+            if isinstance(indirect.size, int)
+            else _evaluate(indirect.size, self._values)
+        )
         where = value.to(torch.int64)
         if indirect.wrap:
             where = torch.where(where < 0, where + size, where)
@@ -183,7 +227,9 @@ class Interpreter:
         return torch.where(y == 0, 0, torch.floor_divide(x, torch.where(y == 0, 1, y))).to(dtype)
 
     def trunc_div(self, x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
-        return torch.where(y == 0, 0, torch.div(x, torch.where(y == 0, 1, y), rounding_mode="trunc")).to(dtype)
+        return torch.where(
+            y == 0, 0, torch.div(x, torch.where(y == 0, 1, y), rounding_mode="trunc")
+        ).to(dtype)
 
     def remainder(self, x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
         if dtype.is_floating_point:
@@ -213,17 +259,25 @@ class Interpreter:
         return torch.eq(x, y).to(dtype)
 
     # ---- random numbers
-    def philox_uniform(self, seed: Tensor, offset: Tensor, element: Tensor, dtype: torch.dtype) -> Tensor:
+    def philox_uniform(
+        self, seed: Tensor, offset: Tensor, element: Tensor, dtype: torch.dtype
+    ) -> Tensor:
         return self._random("philox_uniform", seed, offset, element, dtype)
 
-    def philox_normal(self, seed: Tensor, offset: Tensor, element: Tensor, dtype: torch.dtype) -> Tensor:
+    def philox_normal(
+        self, seed: Tensor, offset: Tensor, element: Tensor, dtype: torch.dtype
+    ) -> Tensor:
         return self._random("philox_normal", seed, offset, element, dtype)
 
-    def philox_bits(self, seed: Tensor, offset: Tensor, element: Tensor, dtype: torch.dtype) -> Tensor:
+    def philox_bits(
+        self, seed: Tensor, offset: Tensor, element: Tensor, dtype: torch.dtype
+    ) -> Tensor:
         return self._random("philox_bits", seed, offset, element, dtype)
 
-    def _random(self, name: str, seed: Tensor, offset: Tensor, element: Tensor, dtype: torch.dtype) -> Tensor:
-        from inductor.ir import philox  # noqa: PLC0415  only graphs with random numbers need it
+    def _random(
+        self, name: str, seed: Tensor, offset: Tensor, element: Tensor, dtype: torch.dtype
+    ) -> Tensor:
+        from inductor.ir import philox
 
         return getattr(philox, name)(seed, offset, element.expand(self._level_shape), dtype)
 
@@ -262,13 +316,64 @@ def bounds_error(check: BoundsCheck, index: int, size: int) -> Exception:
     return kind(check.message.format(index=index, dimension=check.dimension, size=size))
 
 
+class _OverTensors:
+    """Visits an index expression, symbols standing for tensors or ints."""
+
+    def __init__(self, values: Mapping[Symbol, Any]) -> None:
+        self._values = values
+
+    def integer(self, value: int) -> Any:
+        return value
+
+    def symbol(self, symbol: Symbol) -> Any:
+        return self._values[symbol]
+
+    def sum(self, constant: int, terms: tuple[tuple[Expression, int], ...]) -> Any:
+        total: Any = constant
+        for term, count in terms:
+            total = total + count * term.map(self)
+        return total
+
+    def product(self, factors: tuple[Expression, ...]) -> Any:
+        result: Any = 1
+        for factor in factors:
+            result = result * factor.map(self)
+        return result
+
+    def floor_div(self, dividend: Size, divisor: Size) -> Any:
+        return map_expression(dividend, self) // map_expression(divisor, self)
+
+    def modulo(self, dividend: Size, divisor: Size) -> Any:
+        return map_expression(dividend, self) % map_expression(divisor, self)
+
+    def maximum(self, arguments: tuple[Size, ...]) -> Any:
+        return self._extreme(torch.maximum, arguments)
+
+    def minimum(self, arguments: tuple[Size, ...]) -> Any:
+        return self._extreme(torch.minimum, arguments)
+
+    def _extreme(
+        self, choose: Callable[[Tensor, Tensor], Tensor], arguments: tuple[Size, ...]
+    ) -> Any:
+        values = [torch.as_tensor(map_expression(argument, self)) for argument in arguments]
+        result = values[0]
+        for value in values[1:]:
+            result = choose(*torch.broadcast_tensors(result, value))
+        return result
+
+
 def _evaluate(index: Expression, values: Mapping[Symbol, Any]) -> Any:
-    """An index expression over tensors: Expression.evaluate only uses +, *, // and %, which tensors have."""
-    return index.evaluate(values)
+    return index.map(_OverTensors(values))
 
 
-def _reduce(kind: ReductionKind, value: Tensor, axes: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    flat = value.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes)) if axes else value.unsqueeze(-1)
+def _reduce(
+    kind: ReductionKind, value: Tensor, axes: tuple[int, ...], dtype: torch.dtype
+) -> Tensor:
+    flat = (
+        value.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))
+        if axes
+        else value.unsqueeze(-1)
+    )
     shape = [1 if axis in axes else extent for axis, extent in enumerate(value.shape)]
     match kind:
         case "sum":
@@ -313,20 +418,22 @@ def run_body(
     storages: Mapping[str, Tensor],
     sizes: Mapping[Symbol, int] | None = None,
     scalars: Mapping[str, Constant] | None = None,
+    locals_: Mapping[str, int] | None = None,
 ) -> None:
     """Run a body.
 
     Args:
         body: what to run.
-        storages: for every buffer, its storage as a one-dimensional tensor, element 0 first; locals are allocated here
-            by the caller too.
+        storages: for every buffer, its storage as a one-dimensional tensor, element 0 first; for a
+            local buffer any tensor of its dtype.
         sizes: values of the size symbols.
         scalars: values of the graph's scalar inputs.
+        locals_: lengths of the local buffers.
 
     Raises:
         IndexError: an index is out of bounds where eager raises it (RuntimeError likewise).
     """
-    interpreter = Interpreter(body, storages, sizes or {}, scalars or {})
+    interpreter = Interpreter(body, storages, sizes or {}, scalars or {}, locals_ or {})
     values: dict[int, Tensor] = {}
     for stage in body.stages:
         interpreter.enter(stage.level)

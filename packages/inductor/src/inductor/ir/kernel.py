@@ -1,24 +1,29 @@
 """What is run: kernels (fused loop nodes with every decision made), the memory plan, the program.
 
-`inductor.schedule` makes these, code generators and the executor consume them and decide nothing. All of it is plain
-comparable data; `inductor.ir.text` prints it.
+`inductor.schedule` makes these, code generators and the executor consume them and decide nothing.
+All of it is plain comparable data; `inductor.ir.text` prints it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
-
-import torch
+from typing import TYPE_CHECKING, Literal
 
 from inductor.ir.nodes import Graph, LoopBody, OperatorCall
-from inductor.ir.operations import Size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from inductor.ir.operations import Size
 
 
 @dataclass(frozen=True, slots=True)
 class KernelArgument:
-    """A buffer that a kernel touches: passed as a pointer to its first element, in the kernel's argument order."""
+    """A buffer that a kernel touches: passed as a pointer to its first element, in the kernel's
+    argument order.
+    """
 
     buffer: str
     dtype: torch.dtype
@@ -29,8 +34,9 @@ class KernelArgument:
 class LocalBuffer:
     """A thread-private row: `length` elements, indexed by reduction variables only.
 
-    Its elements live from the inner stage that stores them to the last stage that loads them within one outer
-    iteration. A code generator that holds the whole row in registers needs no memory for it.
+    Its elements live from the inner stage that stores them to the last stage that loads them within
+    one outer iteration. A code generator that holds the whole row in registers needs no memory for
+    it.
     """
 
     name: str
@@ -40,11 +46,13 @@ class LocalBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """The loop variable whose neighbours are computed together, and how many of them per step at least.
+    """The loop variable whose neighbours are computed together, and how many of them per step at
+    least.
 
-    `level` "inner": reduction variable `dimension`; "outer": outer variable `dimension` (then, in a kernel with
-    reduction ranges, a block of `block` neighbouring outer points is carried through all stages together: the reduction
-    loop runs outside of the vector loop, accumulators are rows of `block` values).
+    `level` "inner": reduction variable `dimension`; "outer": outer variable `dimension` (then, in a
+    kernel with reduction ranges, a block of `block` neighbouring outer points is carried through
+    all stages together: the reduction loop runs outside of the vector loop, accumulators are rows
+    of `block` values).
     """
 
     level: Literal["outer", "inner"]
@@ -54,7 +62,9 @@ class Vector:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Two outer variables walked in square tiles, because some accesses are contiguous in one, some in the other."""
+    """Two outer variables walked in square tiles, because some accesses are contiguous in one, some
+    in the other.
+    """
 
     dimensions: tuple[int, int]
     size: int
@@ -65,12 +75,15 @@ class Decisions:
     """How a kernel's loops run.
 
     Fields:
-        parallel: number of leading outer loops that are collapsed and divided among threads; 0 is serial.
+        parallel: number of leading outer loops that are collapsed and divided among threads; 0 is
+            serial.
         vector: what is vectorised; None is scalar.
         tile: tiled transposition, or None.
-        reduction_split: the leading reduction loop is divided among threads, partial results combined in order;
-            only when the kernel has one inner stage ending in reductions and outer trip count 1.
-        work: estimated scalar work (weighted operation count) of the whole kernel, for a run-time threading threshold.
+        reduction_split: the leading reduction loop is divided among threads, partial results
+            combined in order; only when the kernel has one inner stage ending in reductions and
+            outer trip count 1.
+        work: estimated scalar work (weighted operation count) of the whole kernel, for a run-time
+            threading threshold.
         bytes: bytes moved.
         wide_index: some buffer has 2**31 elements or more (or may have).
     """
@@ -88,9 +101,10 @@ class Decisions:
 class Kernel:
     """One generated function: fused loop nodes.
 
-    `body` is the whole program (see `docs/loop_ir.md`); `arguments` are its buffers in order of first use, `sizes` the
-    size symbols it needs (int64 parameters), `scalars` the graph's scalar inputs it reads. `nodes` names the loop nodes
-    it was fused from.
+    `body` is the whole program (see `docs/loop_ir.md`); `arguments` are its buffers in order of
+    first use, `sizes` the size symbols it needs (int64 parameters), `scalars` the graph's scalar
+    inputs it reads. `reuses` pairs a written argument with the read one whose storage it takes
+    over. `nodes` names the loop nodes it was fused from.
     """
 
     name: str
@@ -99,6 +113,7 @@ class Kernel:
     sizes: tuple[Size, ...]
     scalars: tuple[tuple[str, torch.dtype], ...]
     locals: tuple[LocalBuffer, ...]
+    reuses: tuple[tuple[str, str], ...]
     decisions: Decisions
     device: torch.device
     nodes: tuple[str, ...]
@@ -111,10 +126,10 @@ Step = Kernel | OperatorCall
 class Place:
     """Where a buffer lives.
 
-    "input"/"constant": given. "output": a tensor of its own, allocated at the call. "arena": `offset` bytes into the
-    call's arena. "operator": the tensor that an operator call returns, kept alive until its last use. "reuse": the
-    storage of buffer `of`, whose last reader is the writer of this one (element by element, so writing in place is
-    right).
+    "input"/"constant": given. "output": a tensor of its own, allocated at the call. "arena":
+    `offset` bytes into the call's arena. "operator": the tensor that an operator call returns, kept
+    alive until its last use. "reuse": the storage of buffer `of`, whose last reader is the writer
+    of this one (element by element, so writing in place is right).
     """
 
     kind: Literal["input", "constant", "output", "arena", "operator", "reuse"]
@@ -126,8 +141,9 @@ class Place:
 class MemoryPlan:
     """Places of all buffers, size of the arena in bytes, and after which step a buffer is dead.
 
-    `release[k]` names the buffers whose last use is step k: inputs (drop the reference so that the caller's memory is
-    free) and operator results. `allocate[k]` names outputs first written by step k.
+    `release[k]` names the buffers whose last use is step k: inputs (drop the reference so that the
+    caller's memory is free) and operator results. `allocate[k]` names outputs first written by step
+    k.
     """
 
     places: Mapping[str, Place]
@@ -157,7 +173,9 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Program:
-    """Everything that code generation and the executor need: the graph, its schedule, its memory plan."""
+    """Everything that code generation and the executor need: the graph, its schedule, its memory
+    plan.
+    """
 
     graph: Graph
     schedule: Schedule

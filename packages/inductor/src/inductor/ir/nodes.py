@@ -1,23 +1,26 @@
 """What a graph of loops is: buffers, views, loop nodes, operator calls, the graph.
 
-Everything is immutable data. A `LoopNode` says what is computed, over which ranges; how it is grouped with others and
-run is said by `inductor.ir.kernel`. Sizes and strides are ints or `primtorch.symbolic` expressions over size symbols.
+Everything is immutable data. A `LoopNode` says what is computed, over which ranges; how it is
+grouped with others and run is said by `inductor.ir.kernel`. Sizes and strides are ints or
+`primtorch.symbolic` expressions over size symbols.
 
-Invariant of a `Graph` (checked by `inductor.ir.verify`): nodes stand in an order in which every buffer is written
-before it is read, every buffer that is not an input is written by exactly one node (scatters also write the buffer
-that another node initialised), and no input is written.
+Invariant of a `Graph` (checked by `inductor.ir.verify`): nodes stand in an order in which every
+buffer is written before it is read, every buffer that is not an input is written by exactly one
+node (scatters also write the buffer that another node initialised), and no input is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from inductor.ir.operations import EFFECTS, Operation, Size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import torch
 
 SourceLine = tuple[str, int, str, str]
 
@@ -26,8 +29,8 @@ SourceLine = tuple[str, int, str, str]
 class View:
     """A strided window onto a buffer's storage: how operator calls and outputs see it.
 
-    `dtype` is the element type that the window reads as; it differs from the buffer's only for `view.dtype`
-    reinterpretations of equal width.
+    `dtype` is the element type that the window reads as; it differs from the buffer's only for
+    `view.dtype` reinterpretations of equal width.
     """
 
     buffer: str
@@ -39,10 +42,11 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A tensor's memory: element `c` lies at `offset + sum(c[d] * stride[d])` elements from the storage's start.
+    """A tensor's memory: element `c` lies at `offset + sum(c[d] * stride[d])` elements from the
+    storage's start.
 
-    Buffers that the graph allocates have offset 0. An input's offset is 0 too: the data pointer that the caller passes
-    already points at its first element.
+    Buffers that the graph allocates have offset 0. An input's offset is 0 too: the data pointer
+    that the caller passes already points at its first element.
     """
 
     name: str
@@ -70,10 +74,10 @@ class Origin:
 class Stage:
     """A straight run of operations at one loop level.
 
-    `level` is "outer" (once for each point of the outer ranges) or "inner" (for each point of the reduction ranges
-    within it). `start` is the position of the first operation: positions number all operations of all stages of a body
-    consecutively. Values of outer stages and of `reduce` and `part` are visible in all later stages; other values of an
-    inner stage only within it.
+    `level` is "outer" (once for each point of the outer ranges) or "inner" (for each point of the
+    reduction ranges within it). `start` is the position of the first operation: positions number
+    all operations of all stages of a body consecutively. Values of outer stages and of `reduce` and
+    `part` are visible in all later stages; other values of an inner stage only within it.
     """
 
     level: Literal["outer", "inner"]
@@ -129,8 +133,9 @@ LoopKind = Literal["pointwise", "reduction", "scan", "scatter"]
 class LoopNode:
     """One computation as a loop nest.
 
-    Kinds: "pointwise" has no reduction ranges; "reduction" ends its inner stage in `reduce` and stores outside of it;
-    "scan" stores inside; "scatter" stores to indirect places or adds, into a buffer initialised before.
+    Kinds: "pointwise" has no reduction ranges; "reduction" ends its inner stage in `reduce` and
+    stores outside of it; "scan" stores inside; "scatter" stores to indirect places or adds, into a
+    buffer initialised before.
     """
 
     name: str
@@ -154,11 +159,12 @@ class LoopNode:
 class OperatorCall:
     """An ATen (or user library's) operator run as it is.
 
-    `kind` "vendor": deliberately the library's (matrix products, convolutions, attention), `reason` says why;
-    "fallback": nobody lowers it. `args` and `kwargs` mirror the operator's schema, tensors replaced by `View`, symbolic
-    integers by expressions. `outputs[k]` names the buffer of the k-th result of the flattened return value; None where
-    that result is no tensor or is used by nobody. Each output buffer's layout is what the operator returns; the
-    executor copies when it doesn't.
+    `kind` "vendor": deliberately the library's (matrix products, convolutions, attention), `reason`
+    says why; "fallback": nobody lowers it. `args` and `kwargs` mirror the operator's schema,
+    tensors replaced by `View`, symbolic integers by expressions. `outputs[k]` names the buffer of
+    the k-th result of the flattened return value; None where that result is no tensor or is used by
+    nobody. Each output buffer's layout is what the operator returns; the executor copies when it
+    doesn't.
     """
 
     name: str
@@ -198,8 +204,9 @@ Node = LoopNode | OperatorCall
 class GraphInput:
     """One entry of the boxed argument list.
 
-    "tensor": buffer `name` with the layout promised by the wire. "size": an integer bound to `symbol` (None when
-    nothing uses it). "scalar": a Python number of `dtype`, read in bodies by `argument`.
+    "tensor": buffer `name` with the layout promised by the wire. "size": an integer bound to
+    `symbol` (None when nothing uses it). "scalar": a Python number of `dtype`, read in bodies by
+    `argument`.
     """
 
     name: str
@@ -213,9 +220,10 @@ class GraphInput:
 class Graph:
     """A functional graph as loops and operator calls.
 
-    `outputs[k]` is a `View`, an integer or expression, a float, or None; what the boxed callable returns. Views of two
-    outputs may show one buffer (the executor returns tensors of their own, strided over a shared storage only where
-    that cannot be seen: it clones otherwise). `constants` are tensors of the traced graph that the bodies read.
+    `outputs[k]` is a `View`, an integer or expression, a float, or None; what the boxed callable
+    returns. Views of two outputs may show one buffer (the executor returns tensors of their own,
+    strided over a shared storage only where that cannot be seen: it clones otherwise). `constants`
+    are tensors of the traced graph that the bodies read.
     """
 
     name: str

@@ -1,12 +1,15 @@
 """The closed set of scalar operations that loop bodies are made of.
 
-A body is a list of `Operation`s in single-assignment form: an operation's value is named by its position, operands are
-earlier positions. `ScalarOps` is the same set as a protocol: whoever gives a body meaning (the recorder, the reference
-interpreter, each code generator) implements every method; a test compares the methods with `OPERATIONS`.
+A body is a list of `Operation`s in single-assignment form: an operation's value is named by its
+position, operands are earlier positions. `ScalarOps` is the same set as a protocol: whoever gives a
+body meaning (the recorder, the reference interpreter, each code generator) implements every method;
+a test compares the methods with `OPERATIONS`.
 
-Invariant: values have one of `VALUE_DTYPES`. Half types never occur as a value's dtype: a load converts to float32,
-`round_to` rounds a float32 to what a half type holds, a store narrows.
+Invariant: values have one of `VALUE_DTYPES`. Half types never occur as a value's dtype: a load
+converts to float32, `round_to` rounds a float32 to what a half type holds, a store narrows.
 """
+
+# ruff: noqa: D102, PLR0917  # the protocol's methods are documented by the operation list of docs/loop_ir.md
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 import torch
+
 from primtorch.symbolic import Expression, Symbol
 
 Size = int | Expression
@@ -81,8 +85,8 @@ class BoundsCheck:
 class Indirect:
     """An index that is a computed value: how operation `indirect` turns a value into `symbol`.
 
-    `wrap` adds `size` to negative values first; `check` raises when the result is outside `[0, size)`; without a check
-    the value is promised to be inside.
+    `wrap` adds `size` to negative values first; `check` raises when the result is outside `[0,
+    size)`; without a check the value is promised to be inside.
     """
 
     symbol: Symbol
@@ -91,13 +95,7 @@ class Indirect:
     check: BoundsCheck | None
 
 
-Attribute = (
-    Constant
-    | Indirect
-    | str
-    | tuple[int, ...]
-    | None
-)
+Attribute = Constant | Indirect | str | tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +104,18 @@ class Operation:
 
     Fields:
         name: a key of `OPERATIONS`.
-        operands: positions of the operands. Of a load or store: the value (store only), then the `indirect`
-            operations whose symbols `index` uses, then the mask if `masked`.
+        operands: positions of the operands. Of a load or store: the value (store only), then the
+            `indirect` operations whose symbols `index` uses, then the mask if `masked`.
         dtype: dtype of the value; of a store, the storage dtype of the buffer.
         buffer: buffer read or written, else None.
-        index: element index into the buffer's storage (buffer's own offset included), or the expression of an
-            `index_expression`.
-        attribute: the constant of `constant` as Python text (`constant_value` reads it), the half type's name of a
-            `load` from half storage (else None), the `Indirect` of `indirect`, the name of `argument`, the kind of
-            `reduce`, `scan` and `accumulate`, the mode of `store`, the number of `part`, the half dtype's name
-            of `round_to`.
-        masked: the last operand is a bool: a load reads (yields 0 else), a store writes, only where it holds.
+        index: element index into the buffer's storage (buffer's own offset included), or the
+            expression of an `index_expression`.
+        attribute: the constant of `constant` as Python text (`constant_value` reads it), the half
+            type's name of a `load` from half storage (else None), the `Indirect` of `indirect`, the
+            name of `argument`, the kind of `reduce`, `scan` and `accumulate`, the mode of `store`,
+            the number of `part`, the half dtype's name of `round_to`.
+        masked: the last operand is a bool: a load reads (yields 0 else), a store writes, only where
+            it holds.
     """
 
     name: str
@@ -137,17 +136,61 @@ class Signature:
     result: Literal["same", "bool", "given"]
 
 
-_UNARY_FLOAT = (
-    "exp exp2 expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    "sqrt rsqrt reciprocal erf erfc erfinv lgamma digamma sigmoid"
-).split()
-_UNARY_ANY = "neg abs sign floor ceil trunc round bitwise_not".split()
-_UNARY_BOOL = "isnan isinf signbit logical_not".split()
-_BINARY = (
-    "add sub mul div floor_div trunc_div remainder fmod pow maximum minimum atan2 copysign hypot nextafter "
-    "bitwise_and bitwise_or bitwise_xor shift_left shift_right"
-).split()
-_BINARY_BOOL = "eq ne lt le gt ge logical_and logical_or logical_xor".split()
+_UNARY_FLOAT = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "erf",
+    "erfc",
+    "erfinv",
+    "lgamma",
+    "digamma",
+    "sigmoid",
+]
+_UNARY_ANY = ["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "bitwise_not"]
+_UNARY_BOOL = ["isnan", "isinf", "signbit", "logical_not"]
+_BINARY = [
+    "add",
+    "sub",
+    "mul",
+    "div",
+    "floor_div",
+    "trunc_div",
+    "remainder",
+    "fmod",
+    "pow",
+    "maximum",
+    "minimum",
+    "atan2",
+    "copysign",
+    "hypot",
+    "nextafter",
+    "bitwise_and",
+    "bitwise_or",
+    "bitwise_xor",
+    "shift_left",
+    "shift_right",
+]
+_BINARY_BOOL = ["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"]
 
 OPERATIONS: dict[str, Signature] = {
     "constant": Signature("leaf", 0, "given"),
@@ -186,8 +229,9 @@ T = TypeVar("T")
 class ScalarOps(Protocol[T]):
     """The meaning of each scalar operation over values of type `T`.
 
-    `dtype` is always the dtype of the result. Operands of one arithmetic operation have equal dtypes (the lowering
-    converts), except where said. NaN, infinities and signed zero behave as in eager ATen.
+    `dtype` is always the dtype of the result. Operands of one arithmetic operation have equal
+    dtypes (the lowering converts), except where said. NaN, infinities and signed zero behave as in
+    eager ATen.
     """
 
     # leaves
@@ -205,7 +249,12 @@ class ScalarOps(Protocol[T]):
 
     # memory
     def load(
-        self, buffer: str, index: Size, dtype: torch.dtype, indirects: tuple[T, ...], mask: T | None,
+        self,
+        buffer: str,
+        index: Size,
+        dtype: torch.dtype,
+        indirects: tuple[T, ...],
+        mask: T | None,
     ) -> T:
         """The element at `index`, half types widened to float32; 0 where `mask` is false."""
         ...
@@ -223,21 +272,31 @@ class ScalarOps(Protocol[T]):
         """Write (or atomically add) `value`, narrowed to storage type `dtype`."""
         ...
 
-    def accumulate(self, buffer: str, index: Size, value: T, kind: ReductionKind, dtype: torch.dtype) -> T:
-        """Combine `value` over all outer iterations into `buffer[index]`; `index` uses reduction variables only."""
+    def accumulate(
+        self, buffer: str, index: Size, value: T, kind: ReductionKind, dtype: torch.dtype
+    ) -> T:
+        """Combine `value` over all outer iterations into `buffer[index]`; `index` uses reduction
+        variables only.
+        """
         ...
 
     def indirect(self, value: T, indirect: Indirect, mask: T | None) -> T:
-        """Make an integer value usable in index expressions under `indirect.symbol`; no check where `mask` is false."""
+        """Make an integer value usable in index expressions under `indirect.symbol`; no check where
+        `mask` is false.
+        """
         ...
 
     # conversion
     def to_dtype(self, x: T, dtype: torch.dtype) -> T:
-        """Numeric conversion as `Tensor.to`: float to integer truncates, anything to bool is `!= 0`."""
+        """Numeric conversion as `Tensor.to`: float to integer truncates, anything to bool is `!=
+        0`.
+        """
         ...
 
     def round_to(self, x: T, half: str, dtype: torch.dtype) -> T:
-        """Round a float32 to the nearest value of the half type named `half` (ties to even), kept as float32."""
+        """Round a float32 to the nearest value of the half type named `half` (ties to even), kept
+        as float32.
+        """
         ...
 
     def bitcast(self, x: T, dtype: torch.dtype) -> T:
@@ -303,7 +362,9 @@ class ScalarOps(Protocol[T]):
         ...
 
     def floor_div(self, x: T, y: T, dtype: torch.dtype) -> T:
-        """Quotient rounded down, floats as `torch.floor_divide`; an integer divided by 0 gives 0, no trap."""
+        """Quotient rounded down, floats as `torch.floor_divide`; an integer divided by 0 gives 0,
+        no trap.
+        """
         ...
 
     def trunc_div(self, x: T, y: T, dtype: torch.dtype) -> T:
@@ -362,7 +423,8 @@ class ScalarOps(Protocol[T]):
         """`condition` is bool."""
         ...
 
-    # random numbers: Philox 4x32-10 of (int64 seed, int64 offset, int64 element), as primtorch.philox_* define it
+    # random numbers: Philox 4x32-10 of (int64 seed, int64 offset, int64 element), as
+    # primtorch.philox_* define it
     def philox_uniform(self, seed: T, offset: T, element: T, dtype: torch.dtype) -> T: ...
     def philox_normal(self, seed: T, offset: T, element: T, dtype: torch.dtype) -> T: ...
     def philox_bits(self, seed: T, offset: T, element: T, dtype: torch.dtype) -> T: ...

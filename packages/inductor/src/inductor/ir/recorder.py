@@ -1,19 +1,18 @@
 """Define-by-run: calling scalar operations records them into a `LoopBody`.
 
-A `Recorder` is opened for given ranges; lowering code asks it for operations and gets `Scalar`s; `finish` yields the
-body. Equal operations are recorded once; a load of what the same body stored at the same index is the stored value;
-operations that nothing needs are dropped at the end, and positions renumbered.
+A `Recorder` is opened for given ranges; lowering code asks it for operations and gets `Scalar`s;
+`finish` yields the body. Equal operations are recorded once; a load of what the same body stored at
+the same index is the stored value; operations that nothing needs are dropped at the end, and
+positions renumbered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from primtorch.symbolic import Expression, Symbol, substitute
 
 from inductor.ir.index import indirect_symbol, inner_symbols, outer_symbols
 from inductor.ir.nodes import LoopBody, Stage
@@ -32,9 +31,10 @@ from inductor.ir.operations import (
     StoreMode,
     value_dtype,
 )
+from primtorch.symbolic import Expression, Symbol, substitute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 _HALF_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in HALF_DTYPES}
 
@@ -82,7 +82,9 @@ class Recorder:
 
     # ---- stages
     def stage(self, level: Literal["outer", "inner"]) -> None:
-        """Continue in a new stage; a stage of the same level as the current outer one is not opened twice."""
+        """Continue in a new stage; a stage of the same level as the current outer one is not opened
+        twice.
+        """
         if level == "outer" and self._stages and self._stages[-1].level == "outer":
             return
         self._stages.append(_OpenStage(level, []))
@@ -147,7 +149,9 @@ class Recorder:
         if isinstance(index, int):
             return self.constant(index, dtype)
         return self.emit(
-            Operation("index_expression", self._indirect_operands(index), value_dtype(dtype), index=index)
+            Operation(
+                "index_expression", self._indirect_operands(index), value_dtype(dtype), index=index
+            )
         )
 
     def argument(self, name: str, dtype: torch.dtype) -> Scalar:
@@ -169,7 +173,15 @@ class Recorder:
         if mask is not None:
             operands = (*operands, mask.position)
         return self.emit(
-            Operation("load", operands, value_dtype(dtype), buffer, index, _storage(dtype), mask is not None)
+            Operation(
+                "load",
+                operands,
+                value_dtype(dtype),
+                buffer,
+                index,
+                _storage(dtype),
+                mask is not None,
+            )
         )
 
     def store(
@@ -189,7 +201,9 @@ class Recorder:
         """Combine a value over all outer iterations; see `ScalarOps.accumulate`."""
         self.emit(Operation("accumulate", (value.position,), dtype, buffer, index, kind))
 
-    def indirect(self, value: Scalar, size: Size, *, wrap: bool, check: BoundsCheck | None) -> Symbol:
+    def indirect(
+        self, value: Scalar, size: Size, *, wrap: bool, check: BoundsCheck | None
+    ) -> Symbol:
         """The index symbol for a computed integer."""
         symbol = indirect_symbol(len(self._indirects), size)
         operands: tuple[int, ...] = (value.position,)
@@ -204,7 +218,9 @@ class Recorder:
                 return known
         indirect = Indirect(symbol, size, wrap, check)
         recorded = self.emit(
-            Operation("indirect", operands, torch.int64, attribute=indirect, masked=self._mask is not None)
+            Operation(
+                "indirect", operands, torch.int64, attribute=indirect, masked=self._mask is not None
+            )
         )
         self._indirects[symbol] = recorded.position
         return symbol
@@ -247,7 +263,9 @@ class Recorder:
         return self.round_to(value, dtype) if dtype in HALF_DTYPES else value
 
     def round_to(self, value: Scalar, dtype: torch.dtype) -> Scalar:
-        """Round a float32 to what half type `dtype` holds; nothing to do for what was rounded or loaded so."""
+        """Round a float32 to what half type `dtype` holds; nothing to do for what was rounded or
+        loaded so.
+        """
         name = half_name(dtype)
         operation = self._operations[value.position]
         if operation.name == "round_to" and operation.attribute == name:
@@ -287,7 +305,8 @@ class Recorder:
     ) -> None:
         """Record operations of another body with its symbols substituted.
 
-        `values` maps that body's positions to values here, `symbols` its indirect symbols to ours; both are extended.
+        `values` maps that body's positions to values here, `symbols` its indirect symbols to ours;
+        both are extended.
         """
         for position, operation in operations:
             values[position] = self._replayed(operation, mapping, values, symbols)
@@ -325,7 +344,9 @@ class Recorder:
                 value = values[operation.operands[0]]
                 if operation.masked:
                     with self.masked(values[operation.operands[-1]]):
-                        symbol = self.indirect(value, size, wrap=attribute.wrap, check=attribute.check)
+                        symbol = self.indirect(
+                            value, size, wrap=attribute.wrap, check=attribute.check
+                        )
                 else:
                     symbol = self.indirect(value, size, wrap=attribute.wrap, check=attribute.check)
                 symbols[attribute.symbol] = symbol
@@ -346,7 +367,10 @@ class Recorder:
         needed: set[int] = set()
         for position in range(len(operations) - 1, -1, -1):
             operation = operations[position]
-            checked = operation.name == "indirect" and getattr(operation.attribute, "check", None) is not None
+            checked = (
+                operation.name == "indirect"
+                and getattr(operation.attribute, "check", None) is not None
+            )
             if operation.name in EFFECTS or checked or position in needed:
                 needed.add(position)
                 needed.update(operation.operands)
@@ -362,7 +386,9 @@ class Recorder:
             body = tuple(
                 operation
                 if not operation.operands
-                else replace(operation, operands=tuple(renumbered[operand] for operand in operation.operands))
+                else replace(
+                    operation, operands=tuple(renumbered[operand] for operand in operation.operands)
+                )
                 for operation in (operations[position] for position in kept)
             )
             stages.append(Stage(stage.level, start, body))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, assert_never
 
-import torch
-from primtorch.symbolic import text as size_text
-
 from inductor.ir.index import inner_symbols, outer_symbols
 from inductor.ir.kernel import Kernel, MemoryPlan, Program
 from inductor.ir.nodes import Graph, LoopBody, LoopNode, Node, OperatorCall, View
 from inductor.ir.operations import Indirect, Operation, Size
+from primtorch.symbolic import text as size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    import torch
 
     from inductor.ir.nodes import Origin
 
@@ -69,7 +69,9 @@ def body_text(body: LoopBody, indent: str = "  ") -> str:
     lines: list[str] = []
     if body.ranges:
         pairs = zip(outer_symbols(body.ranges), body.ranges, strict=True)
-        lines.append(f"{indent}for " + ", ".join(f"{s.name} < {size_text(n)}" for s, n in pairs) + ":")
+        lines.append(
+            f"{indent}for " + ", ".join(f"{s.name} < {size_text(n)}" for s, n in pairs) + ":"
+        )
     inner_pairs = zip(inner_symbols(body.reduction_ranges), body.reduction_ranges, strict=True)
     sweep = ", ".join(f"{s.name} < {size_text(n)}" for s, n in inner_pairs)
     for stage in body.stages:
@@ -141,7 +143,9 @@ def graph_text(graph: Graph) -> str:
                 f"{sizes_text(buffer.stride)}"
             )
         else:
-            lines.append(f"  input {entry.name}: {entry.kind} {entry.symbol if entry.symbol is not None else ''}")
+            lines.append(
+                f"  input {entry.name}: {entry.kind} {entry.symbol if entry.symbol is not None else ''}"
+            )
     inputs = {entry.name for entry in graph.inputs}
     lines.extend(
         f"  buffer {buffer.name}: {dtype_text(buffer.dtype)}{sizes_text(buffer.shape)}{sizes_text(buffer.stride)}"
@@ -157,18 +161,25 @@ def kernel_text(kernel: Kernel) -> str:
     """A kernel with its decisions."""
     decisions = kernel.decisions
     arguments = ", ".join(
-        f"{argument.access} {argument.buffer}:{dtype_text(argument.dtype)}" for argument in kernel.arguments
+        f"{argument.access} {argument.buffer}:{dtype_text(argument.dtype)}"
+        for argument in kernel.arguments
     )
     extra = [size_text(size) for size in kernel.sizes] + [name for name, _ in kernel.scalars]
-    lines = [f"kernel {kernel.name}({arguments}{''.join(', ' + name for name in extra)})  # {', '.join(kernel.nodes)}"]
+    lines = [
+        f"kernel {kernel.name}({arguments}{''.join(f', {name}' for name in extra)})  # {', '.join(kernel.nodes)}"
+    ]
     lines.extend(
-        f"  local {local.name}: {dtype_text(local.dtype)}[{size_text(local.length)}]" for local in kernel.locals
+        f"  local {local.name}: {dtype_text(local.dtype)}[{size_text(local.length)}]"
+        for local in kernel.locals
     )
     vector = decisions.vector
     how = [f"parallel {decisions.parallel}"]
     if vector is not None:
         letter = "r" if vector.level == "inner" else "i"
-        how.append(f"vector {letter}{vector.dimension}" + (f" block {vector.block}" if vector.block > 1 else ""))
+        how.append(
+            f"vector {letter}{vector.dimension}"
+            + (f" block {vector.block}" if vector.block > 1 else "")
+        )
     if decisions.tile is not None:
         first, second = decisions.tile.dimensions
         how.append(f"tile i{first} x i{second} by {decisions.tile.size}")
@@ -193,9 +204,10 @@ def memory_text(plan: MemoryPlan) -> str:
 
 def program_text(program: Program) -> str:
     """Steps, reasons for and against fusion, memory."""
-    lines: list[str] = []
-    for step in program.schedule.steps:
-        lines.append(kernel_text(step) if isinstance(step, Kernel) else node_text(step))
+    lines = [
+        kernel_text(step) if isinstance(step, Kernel) else node_text(step)
+        for step in program.schedule.steps
+    ]
     lines.extend(
         f"{note.first} + {note.second}: {'fused' if note.fused else 'not fused'}, {note.reason}"
         + (f" (saves {note.saved_bytes} bytes)" if note.saved_bytes else "")

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from primtorch.symbolic import free_symbols
-
 from inductor.errors import VerificationError
 from inductor.ir.index import inner_symbols, outer_symbols
 from inductor.ir.nodes import LoopBody, LoopNode
 from inductor.ir.operations import OPERATIONS, VALUE_DTYPES, Indirect, Operation
 from inductor.ir.text import operation_text
+from primtorch.symbolic import free_symbols
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +29,9 @@ def _window(body: LoopBody, center: int) -> str:
     return "\n".join(lines)
 
 
-def verify_body(name: str, body: LoopBody, buffers: Mapping[str, Buffer], stage: str = "lowering") -> None:
+def verify_body(
+    name: str, body: LoopBody, buffers: Mapping[str, Buffer], stage: str = "lowering"
+) -> None:
     """Positions, visibility, arity, dtypes and symbols of one body."""
     visible: set[int] = set()
     inner_only: set[int] = set()
@@ -41,9 +42,13 @@ def verify_body(name: str, body: LoopBody, buffers: Mapping[str, Buffer], stage:
     position = 0
     for current in body.stages:
         if current.start != position:
-            raise VerificationError(stage, name, f"stage starts at {current.start}, expected {position}")
+            raise VerificationError(
+                stage, name, f"stage starts at {current.start}, expected {position}"
+            )
         if current.level == "inner" and not body.reduction_ranges:
-            raise VerificationError(stage, name, "an inner stage in a body without reduction ranges")
+            raise VerificationError(
+                stage, name, "an inner stage in a body without reduction ranges"
+            )
         inner_only.clear()
         for operation in current.operations:
             problem = _problem(operation, visible | inner_only, dtypes, buffers)
@@ -52,11 +57,13 @@ def verify_body(name: str, body: LoopBody, buffers: Mapping[str, Buffer], stage:
                 stray = [
                     symbol
                     for symbol in free_symbols(operation.index)
-                    if (symbol.name[0] in "ir" and symbol.name[1:].isdigit() and symbol not in level)
-                    or (symbol.name[0] == "s" and symbol.name[1:].isdigit() and symbol not in indirects and False)
+                    if symbol.name[0] in "irj"
+                    and symbol.name[1:].isdigit()
+                    and symbol not in level
+                    and symbol not in indirects
                 ]
                 if stray:
-                    problem = f"index uses {stray[0].name}, which is no loop variable at this level"
+                    problem = f"index uses {stray[0].name}, which doesn't exist at this level"
             if problem is not None:
                 raise VerificationError(stage, name, problem, _window(body, position))
             if isinstance(operation.attribute, Indirect):
@@ -68,13 +75,18 @@ def verify_body(name: str, body: LoopBody, buffers: Mapping[str, Buffer], stage:
 
 
 def _problem(
-    operation: Operation, visible: set[int], earlier: Mapping[int, Operation], buffers: Mapping[str, Buffer]
+    operation: Operation,
+    visible: set[int],
+    earlier: Mapping[int, Operation],
+    buffers: Mapping[str, Buffer],
 ) -> str | None:
     signature = OPERATIONS.get(operation.name)
     if signature is None:
         return f"unknown operation {operation.name}"
     if signature.operands >= 0 and len(operation.operands) != signature.operands:
-        return f"{operation.name} takes {signature.operands} operands, has {len(operation.operands)}"
+        return (
+            f"{operation.name} takes {signature.operands} operands, has {len(operation.operands)}"
+        )
     for operand in operation.operands:
         if operand not in visible:
             return f"operand v{operand} isn't visible here"
@@ -84,7 +96,7 @@ def _problem(
         return f"unknown buffer {operation.buffer}"
     if operation.masked and str(earlier[operation.operands[-1]].dtype) != "torch.bool":
         return "the mask isn't bool"
-    if signature.family == "binary" and operation.name not in ("make_complex",):
+    if signature.family == "binary" and operation.name != "make_complex":
         left, right = (earlier[operand].dtype for operand in operation.operands)
         if left != right:
             return f"operands of {operation.name} have dtypes {left} and {right}"
@@ -93,7 +105,9 @@ def _problem(
 
 def verify_graph(graph: Graph, stage: str = "lowering") -> None:
     """The invariants of `Graph` and of each body in it."""
-    written = {entry.name for entry in graph.inputs if entry.kind == "tensor"} | set(graph.constants)
+    written = {entry.name for entry in graph.inputs if entry.kind == "tensor"} | set(
+        graph.constants
+    )
     inputs = frozenset(written)
     for node in graph.nodes:
         if isinstance(node, LoopNode):
