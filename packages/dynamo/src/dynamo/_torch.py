@@ -1,0 +1,78 @@
+"""The private names of torch that this package cannot do without, in one place.
+
+Each is read through a function here and has a test, so that a torch version that moves one fails
+one test. Nothing of torch's own compiler is used. Invariant: importing this module imports only
+`torch`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._device import DeviceContext
+
+__all__ = [
+    "AUTOCAST_DEVICES",
+    "autocast_cache_enabled",
+    "dispatch_keys",
+    "dispatch_mode_stack",
+    "function_mode_stack",
+    "function_overrides_enabled",
+    "functorch_depth",
+    "mode_identity",
+    "tensor_address",
+]
+
+# Devices whose autocast state programs set; a state on another device is invisible to a guard.
+AUTOCAST_DEVICES: tuple[str, ...] = ("cpu", "cuda")
+
+_C: Any = torch._C
+
+
+def dispatch_keys(tensor: torch.Tensor) -> int:
+    """The tensor's dispatch key set as a bit mask.
+
+    It holds backend, conj and neg bits, inference, functorch and Python keys.
+    """
+    keys: int = _C._dispatch_keys(tensor).raw_repr()
+    return keys
+
+
+def tensor_address(tensor: torch.Tensor) -> int:
+    """Where the C++ tensor lies in memory."""
+    return tensor._cdata
+
+
+def function_mode_stack() -> tuple[Any, ...]:
+    """The torch-function modes that are on, outermost first."""
+    return tuple(_C._get_function_stack_at(i) for i in range(_C._len_torch_function_stack()))
+
+
+def dispatch_mode_stack() -> tuple[Any, ...]:
+    """The torch-dispatch modes that are on, outermost first."""
+    return tuple(_C._get_dispatch_stack_at(i) for i in range(_C._len_torch_dispatch_stack()))
+
+
+def function_overrides_enabled() -> bool:
+    """Whether `__torch_function__` is called at all."""
+    enabled: bool = _C._is_torch_function_enabled()
+    return enabled
+
+
+def mode_identity(mode: Any) -> tuple[Any, ...]:
+    """What of a mode decides its meaning: a device context's device, else the object itself."""
+    if type(mode) is DeviceContext:
+        return (DeviceContext, mode.device)
+    return (type(mode), mode)
+
+
+def functorch_depth() -> int:
+    """How many `torch.func` transforms are being run."""
+    depth: int = _C._functorch.get_dynamic_layer_stack_depth()
+    return depth
+
+
+def autocast_cache_enabled() -> bool:
+    """Whether autocast keeps the casts of weights."""
+    return torch.is_autocast_cache_enabled()
