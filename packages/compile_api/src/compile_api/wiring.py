@@ -1,0 +1,170 @@
+"""The whole data flow in one page: which package hands what to which.
+
+    function -> dynamo captures graphs -> backend (here) -> aot_autograd splits forward and backward,
+    decomposed by primtorch's table -> inductor compiles each -> a callable, back up the same road
+
+In: the settings of one `compile` call and the watch that looks on. Out: a backend for dynamo
+(docs/interfaces.md, wire 1). Invariant: what fails below on a program that eager runs is survived by
+running that graph eagerly, with one warning; in strict mode it raises.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import dynamo
+from aot_autograd import aot_module_simplified, make_boxed_func
+from compile_api.errors import CompilationFailed, CompileWarning
+from inductor import compile_fx
+from primtorch import decomposition_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch.fx import GraphModule
+
+    from compile_api.options import Settings
+    from compile_api.watch import Observer, Watch
+
+    Compiled = Callable[..., Any]
+    Backend = Callable[[GraphModule, list[Any]], Compiled]
+
+__all__ = ["aot_eager", "aot_eager_decomp", "capture", "eager", "foreign", "inductor"]
+
+
+def capture(
+    function: Callable[..., Any],
+    backend: Backend,
+    settings: Settings,
+    watch: Watch,
+    *,
+    dynamic: bool | None,
+    fullgraph: bool,
+) -> Compiled:
+    """Gives the function that captures, compiles and calls; dynamo's own dispatcher, unwrapped."""
+    optimizer = dynamo.optimize(
+        backend,
+        dynamic=dynamic,
+        fullgraph=fullgraph,
+        options=settings.dynamo,
+        observer=watch.for_capture(),
+    )
+    return optimizer(function)
+
+
+def inductor(settings: Settings, watch: Watch) -> Backend:
+    """The full stack: joint graph, decomposed and partitioned; each part compiled to kernels."""
+    table = decomposition_table("inductor")
+
+    def compile_part(
+        graph: GraphModule, inputs: Sequence[Any], observer: Observer | None
+    ) -> Compiled:
+        return compile_fx(graph, inputs, options=settings.inductor, observer=observer)
+
+    return _through_aot(compile_part, table, settings, watch, "inductor")
+
+
+def aot_eager(settings: Settings, watch: Watch) -> Backend:
+    """Forward and backward graphs, run by torch's own operators: tells AOT's faults from inductor's."""
+    return _through_aot(_run_graph, {}, settings, watch, "aot_eager")
+
+
+def aot_eager_decomp(settings: Settings, watch: Watch) -> Backend:
+    """As `aot_eager`, decomposed as for inductor: tells a decomposition's faults from inductor's."""
+    return _through_aot(
+        _run_graph, decomposition_table("inductor"), settings, watch, "aot_eager_decomp"
+    )
+
+
+def eager(settings: Settings, watch: Watch) -> Backend:
+    """The captured graph as it is: tells dynamo's faults from everybody else's."""
+
+    def run_as_captured(graph: GraphModule, _inputs: list[Any]) -> Compiled:
+        watch.for_graph(graph)
+        return graph.forward
+
+    return _survive(run_as_captured, settings, "eager", symbolic=True)
+
+
+def foreign(
+    backend: Callable[..., Compiled],
+    settings: Settings,
+    watch: Watch,
+    arguments: Mapping[str, Any] | None = None,
+) -> Backend:
+    """Somebody else's backend, counted and watched; static shapes unless it declares `symbolic`."""
+
+    def call_foreign(graph: GraphModule, inputs: list[Any]) -> Compiled:
+        watch.for_graph(graph)
+        return backend(graph, inputs, **(arguments or {}))
+
+    name = getattr(backend, "__name__", type(backend).__name__)
+    symbolic = bool(getattr(backend, "symbolic", False))
+    return _survive(call_foreign, settings, name, symbolic=symbolic)
+
+
+def _run_graph(graph: GraphModule, _inputs: Sequence[Any], _observer: Observer | None) -> Compiled:
+    return make_boxed_func(graph.forward)
+
+
+def _through_aot(
+    compile_part: Callable[[GraphModule, Sequence[Any], Observer | None], Compiled],
+    table: Mapping[Any, Callable[..., Any]],
+    settings: Settings,
+    watch: Watch,
+    name: str,
+) -> Backend:
+    """Puts aot_autograd between dynamo and a compiler of forward and backward graphs."""
+
+    def compile_graph(graph: GraphModule, inputs: list[Any]) -> Compiled:
+        observer_of = watch.for_graph(graph)
+
+        def compiler_of(role: str) -> Compiled:
+            return lambda part, part_inputs: compile_part(part, part_inputs, observer_of(role))
+
+        return aot_module_simplified(
+            graph,
+            inputs,
+            fw_compiler=compiler_of("forward"),
+            bw_compiler=compiler_of("backward"),
+            inference_compiler=compiler_of("inference"),
+            decompositions=table,
+            options=settings.aot_autograd,
+            observer=observer_of(""),
+        )
+
+    return _survive(compile_graph, settings, name, symbolic=True)
+
+
+def _survive(backend: Backend, settings: Settings, name: str, *, symbolic: bool) -> Backend:
+    """Turns a fault of a backend into the graph run eagerly and one warning, or raises it (strict)."""
+
+    def compile_or_run_eagerly(graph: GraphModule, inputs: list[Any]) -> Compiled:
+        try:
+            return backend(graph, inputs)
+        except Exception as fault:
+            failed = _translate(fault, graph, name)
+            if settings.facade.strict:
+                raise failed from fault
+            warnings.warn(f"{failed}\n  now: this graph runs eagerly", CompileWarning, stacklevel=2)
+            return graph.forward
+
+    compile_or_run_eagerly.symbolic = symbolic  # type: ignore[attr-defined]
+    compile_or_run_eagerly.__name__ = name
+    return compile_or_run_eagerly
+
+
+def _translate(fault: Exception, graph: GraphModule, backend: str) -> CompilationFailed:
+    """Names the stage that a fault came from and the user's line that it was about."""
+    stage = type(fault).__module__.partition(".")[0]
+    if stage not in {"dynamo", "aot_autograd", "inductor", "primtorch"}:
+        stage = f"the backend {backend!r}"
+    operations = sum(node.op.startswith("call") for node in graph.graph.nodes)
+    where = ""
+    for node in graph.graph.nodes:
+        line = node.meta.get("source_line")
+        if line is not None:
+            where = f", from {line[0]}:{line[1]} in {line[2]}"
+            break
+    return CompilationFailed(stage, f"a graph of {operations} operations", where, fault)
