@@ -5,7 +5,7 @@ instructions for the running version; `stack_depths` and `live_locals` answer qu
 list of them.
 """
 
-from dynamo.bytecode.assemble import Header, assemble, header_of
+from dynamo.bytecode.assemble import INPUTS, Header, assemble, flat_header, header_of
 from dynamo.bytecode.depth import stack_depths, stack_size
 from dynamo.bytecode.instruction import (
     BytecodeError,
@@ -18,6 +18,7 @@ from dynamo.bytecode.instruction import (
 from dynamo.bytecode.liveness import live_locals
 
 __all__ = [
+    "INPUTS",
     "BytecodeError",
     "ExceptionHandler",
     "Header",
@@ -25,6 +26,7 @@ __all__ = [
     "Positions",
     "assemble",
     "decode",
+    "flat_header",
     "frame_slots",
     "header_of",
     "live_locals",

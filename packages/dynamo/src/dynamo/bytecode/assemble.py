@@ -10,7 +10,7 @@ same code's header, gives an equal code object.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from dynamo.bytecode.instruction import Positions
 
-__all__ = ["Header", "assemble", "header_of"]
+__all__ = ["INPUTS", "Header", "assemble", "flat_header", "header_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,3 +361,31 @@ def _encode(
         raw.append(arg & 0xFF)
         raw.extend(b"\0\0" * CACHE_WORDS[opname])
     return bytes(raw)
+
+
+INPUTS = "<inputs>"
+"""The local in which replacement code finds what its guard program loaded; no user's name can
+clash.
+"""
+
+
+def flat_header(code: CodeType) -> Header:
+    """The header of code that replaces `code`: the same argument slots, positional, and `INPUTS`.
+
+    Names, constants and locals beyond the arguments start empty; cells and free variables are kept,
+    since the closure is the original function's.
+    """
+    header = header_of(code)
+    slots = header.argument_count + header.keyword_only_count
+    slots += bool(header.flags & 0x4) + bool(header.flags & 0x8)
+    arguments = (*header.local_names[:slots], INPUTS)
+    return replace(
+        header,
+        argument_count=len(arguments),
+        positional_only_count=0,
+        keyword_only_count=0,
+        flags=header.flags & ~(0x4 | 0x8),
+        local_names=arguments,
+        names=(),
+        constants=(),
+    )
