@@ -8,6 +8,7 @@ here raises at the call of `compile`, not at the first call of what it returns.
 from __future__ import annotations
 
 import functools
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -22,7 +23,28 @@ from compile_api.watch import Watch, ledger
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["compile", "disable", "graph_count", "is_compiling", "mark_dynamic", "reset"]
+__all__ = [
+    "Arguments",
+    "compile",
+    "compile_watched",
+    "disable",
+    "graph_count",
+    "is_compiling",
+    "mark_dynamic",
+    "reset",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """The keyword arguments of `compile`, as they were given."""
+
+    fullgraph: bool = False
+    dynamic: bool | None = None
+    backend: str | Callable[..., Any] = "inductor"
+    mode: str | None = None
+    options: Mapping[str, Any] | None = None
+    disable: bool = False
 
 
 def compile(  # noqa: A001 - torch.compile's name is the point
@@ -50,60 +72,44 @@ def compile(  # noqa: A001 - torch.compile's name is the point
         NotCallable, UnknownBackend, UnknownMode, UnknownOption, InvalidOption,
         ConflictingArguments: see docs/errors.md.
     """
-    arguments = {
-        "fullgraph": fullgraph,
-        "dynamic": dynamic,
-        "backend": backend,
-        "mode": mode,
-        "options": options,
-        "disable": disable,
-    }
+    arguments = Arguments(fullgraph, dynamic, backend, mode, options, disable)
     if model is None:
-        _prepare(Watch(), **arguments)  # what is wrong raises where the decorator is written
-        return functools.partial(compile, **arguments)
-    if not callable(model):
-        raise NotCallable(model)
-    if disable:
-        return model
+        _prepare(Watch(), arguments)  # what is wrong raises where the decorator is written
+        return lambda function: compile_watched(function, Watch(), arguments)
     return compile_watched(model, Watch(), arguments)
 
 
-def compile_watched(model: Callable[..., Any], watch: Watch, arguments: Mapping[str, Any]) -> Any:
+def compile_watched(model: Callable[..., Any], watch: Watch, arguments: Arguments) -> Any:
     """Compiles under a given watch; `explain` brings one that records."""
-    compiler = _prepare(watch, **arguments)
+    if not callable(model):
+        raise NotCallable(model)
+    compiler = _prepare(watch, arguments)
+    if arguments.disable:
+        return model
     if isinstance(model, nn.Module):
         return compile_module(model, compiler, arguments)
     return compiler(model)
 
 
-def _prepare(
-    watch: Watch,
-    *,
-    fullgraph: bool,
-    dynamic: bool | None,
-    backend: str | Callable[..., Any],
-    mode: str | None,
-    options: Mapping[str, Any] | None,
-    disable: bool,  # noqa: ARG001 - the arguments of `compile`, whole
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _prepare(watch: Watch, arguments: Arguments) -> Callable[[Callable[..., Any]], Any]:
     """Judges the arguments; returns what compiles one function."""
-    if dynamic not in (None, True, False):
-        raise InvalidArgument(f"dynamic must be None, True or False, got {dynamic!r}")
-    if callable(backend):
+    if arguments.dynamic not in {None, True, False}:
+        raise InvalidArgument(f"dynamic must be None, True or False, got {arguments.dynamic!r}")
+    if callable(arguments.backend):
         settings = choices.resolve(None, None)
-        extra = {"mode": mode, "options": options}
+        extra = {"mode": arguments.mode, "options": arguments.options}
         given = {name: value for name, value in extra.items() if value is not None}
-        chosen = wiring.foreign(backend, settings, watch, given)
+        backend = wiring.foreign(arguments.backend, settings, watch, given)
     else:
-        settings = choices.resolve(mode, options)
-        chosen = backends.lookup_backend(backend, settings, watch)
+        settings = choices.resolve(arguments.mode, arguments.options)
+        backend = backends.lookup_backend(arguments.backend, settings, watch)
     return functools.partial(
         wiring.capture,
-        backend=chosen,
+        backend=backend,
         settings=settings,
         watch=watch,
-        dynamic=dynamic,
-        fullgraph=fullgraph,
+        dynamic=arguments.dynamic,
+        fullgraph=arguments.fullgraph,
     )
 
 

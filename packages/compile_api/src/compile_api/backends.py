@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from compile_api.options import Settings
+    from compile_api.watch import Watch
 
     Backend = Callable[..., Callable[..., Any]]
 
 __all__ = ["list_backends", "lookup_backend", "register_backend"]
 
 _GROUP = "compile_api.backends"
-_OURS: dict[str, Callable[[Settings, wiring.Watch], Backend]] = {
+_OURS: dict[str, Callable[[Settings, Watch], Backend]] = {
     "aot_eager": wiring.aot_eager,
     "aot_eager_decomp": wiring.aot_eager_decomp,
     "eager": wiring.eager,
@@ -56,7 +57,7 @@ def list_backends() -> list[str]:
     return sorted({*_OURS, *_REGISTERED, *_entry_points(), *dynamo.list_backends()})
 
 
-def lookup_backend(backend: str | Backend, settings: Settings, watch: wiring.Watch) -> Backend:
+def lookup_backend(backend: str | Backend, settings: Settings, watch: Watch) -> Backend:
     """Finds a backend by name, or takes the callable as it is.
 
     Raises:

@@ -38,7 +38,7 @@ class _Commands(click.Group):
         except click.UsageError as fault:
             best = nearest(args[0], self.list_commands(ctx))
             if best is not None:
-                fault.message = f"{fault.message} Did you mean {best!r}?"
+                raise click.UsageError(f"{fault.message} Did you mean {best!r}?", ctx) from fault
             raise
 
     def invoke(self, ctx: click.Context) -> Any:

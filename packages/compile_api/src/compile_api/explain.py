@@ -120,10 +120,8 @@ def explain_call(
     if not callable(function):
         raise NotCallable(function)
     watch = Watch(record=True)
-    chosen = {"fullgraph": False, "dynamic": None, "backend": "inductor", "mode": None,
-              "options": None, "disable": False, **arguments}  # fmt: skip
     start = time.perf_counter()
-    compiled = api.compile_watched(function, watch, chosen)
+    compiled = api.compile_watched(function, watch, api.Arguments(**arguments))
     result = compiled(*args, **kwargs)
     _run_backward(function, args, kwargs, result)
     return _collect(function, watch, time.perf_counter() - start)

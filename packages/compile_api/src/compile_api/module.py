@@ -16,7 +16,9 @@ from torch import nn
 from compile_api import _torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
+
+    from compile_api.api import Arguments
 
 __all__ = ["Compilation", "CompiledModule", "compile_module", "original_module"]
 
@@ -32,11 +34,11 @@ class Compilation:
         self,
         module: nn.Module,
         compiler: Callable[[Callable[..., Any]], Callable[..., Any]],
-        arguments: Mapping[str, Any],
+        arguments: Arguments,
     ) -> None:
         self.module = module
         self.compiler = compiler
-        self.arguments = dict(arguments)
+        self.arguments = arguments
         self.source = self._own_forward()
         self.forward = compiler(module.forward)
 
@@ -103,9 +105,9 @@ class CompiledModule:
 
 
 @functools.cache
-def _compiled_class(kind: type[nn.Module]) -> type[CompiledModule]:
+def _compiled_class(kind: type[Any]) -> type[CompiledModule]:
     """Makes the subclass, once for each class of modules; it looks like the class it stands for."""
-    body = {
+    body: dict[str, Any] = {
         "__slots__": ("_compilation",),
         "__doc__": kind.__doc__,
         "__module__": kind.__module__,
@@ -113,20 +115,21 @@ def _compiled_class(kind: type[nn.Module]) -> type[CompiledModule]:
         "_plain_call": kind.__call__,
         "forward": _CompiledForward(kind.forward),
     }
-    return type(kind)(kind.__name__, (CompiledModule, kind), body)
+    made: type[CompiledModule] = type(kind)(kind.__name__, (CompiledModule, kind), body)
+    return made
 
 
 def compile_module(
     module: nn.Module,
     compiler: Callable[[Callable[..., Any]], Callable[..., Any]],
-    arguments: Mapping[str, Any],
+    arguments: Arguments,
 ) -> nn.Module:
     """Gives the compiled twin of a module; both share everything but `__call__` and `forward`.
 
     Args:
         module: any module; one that is compiled already is compiled anew, from its original.
         compiler: compiles one function, lazily.
-        arguments: the keyword arguments of `compile_api.compile`, for copies and pickles.
+        arguments: those of `compile_api.compile`, for copies and pickles.
     """
     module = original_module(module)
     twin = object.__new__(_compiled_class(type(module)))
@@ -141,9 +144,10 @@ def original_module(module: nn.Module) -> nn.Module:
     return module._compilation.module if isinstance(module, CompiledModule) else module
 
 
-def _restore(module: nn.Module, arguments: dict[str, Any]) -> nn.Module:
-    from compile_api.api import compile  # noqa: A004 - api imports this module
+def _restore(module: nn.Module, arguments: Arguments) -> nn.Module:
+    from compile_api.api import compile_watched  # api imports this module
+    from compile_api.watch import Watch
 
-    compiled = compile(module, **arguments)
+    compiled = compile_watched(module, Watch(), arguments)
     assert isinstance(compiled, nn.Module)
     return compiled

@@ -99,7 +99,7 @@ def _results(
         return {name: value.detach() for name, value in outputs.items()}, {}
     subject.module.zero_grad(set_to_none=True)
     loss = subject.loss(call(**subject.training_inputs))
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     gradients = {
         name: parameter.grad.clone()
         for name, parameter in subject.module.named_parameters()
@@ -120,7 +120,7 @@ def _thunk(subject: Subject, call: Callable[..., Any], *, training: bool) -> Cal
 
     def step() -> None:
         subject.module.zero_grad(set_to_none=True)
-        subject.loss(call(**subject.training_inputs)).backward()  # type: ignore[no-untyped-call]
+        subject.loss(call(**subject.training_inputs)).backward()
 
     return step
 
@@ -163,7 +163,7 @@ def _row(request: Request, subject: Subject, *, training: bool, tell: Callable[[
     tell(f"{subject.name}, {mode}: the truth in float64")
     wide = copy.deepcopy(subject).to(torch.device("cpu"), torch.float64)
     truth = _results(wide, wide.module, training=training)
-    truth = tuple({k: v.to(request.device) for k, v in part.items()} for part in truth)  # type: ignore[assignment]
+    truth = tuple({k: v.to(request.device) for k, v in part.items()} for part in truth)
     del wide
 
     systems: dict[str, Callable[..., Any]] = {"eager": subject.module}

@@ -49,7 +49,11 @@ class Subject:
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Subject:
         """Moves module and inputs; floating inputs follow the dtype."""
-        move = lambda value: value.to(device, dtype if value.is_floating_point() else value.dtype)
+
+        def move(value: Tensor) -> Tensor:
+            moved: Tensor = value.to(device, dtype if value.is_floating_point() else value.dtype)
+            return moved
+
         return Subject(
             self.name,
             self.size,
