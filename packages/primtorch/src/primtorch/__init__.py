@@ -1,5 +1,16 @@
 """What every PyTorch operator means: primitives, decompositions, shape rules, fake tensors and symbolic sizes."""
 
 from primtorch.__about__ import __version__
+from primtorch.prims import PRIMS, is_prim
+from primtorch.registry import decomposes
+from primtorch.tables import CORE_ATEN, DecompositionTable, decomposition_table
 
-__all__ = ["__version__"]
+__all__ = [
+    "CORE_ATEN",
+    "PRIMS",
+    "DecompositionTable",
+    "__version__",
+    "decomposes",
+    "decomposition_table",
+    "is_prim",
+]

@@ -1,0 +1,37 @@
+"""Every operator that isn't primitive, written in simpler ones; one module per field of mathematics.
+
+A decomposition is a plain function with the signature of its operator. It takes real tensors or fake ones, calls
+`torch.ops.aten` and `torch.ops.primtorch` overloads (never a composite operator: below autograd nobody would take it
+apart), and returns values with eager's dtype, shape and strides. It may call factories, so a caller that traces keeps
+its factory mode active around it. Importing this package registers all of them.
+"""
+
+from primtorch.decompositions import (
+    activation,
+    arithmetic,
+    attention,
+    creation,
+    indexing,
+    linear,
+    loss,
+    normalization,
+    random,
+    reduction,
+    softmax,
+    views,
+)
+
+__all__ = [
+    "activation",
+    "arithmetic",
+    "attention",
+    "creation",
+    "indexing",
+    "linear",
+    "loss",
+    "normalization",
+    "random",
+    "reduction",
+    "softmax",
+    "views",
+]

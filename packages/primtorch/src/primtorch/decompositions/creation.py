@@ -1,0 +1,231 @@
+"""Tensors made from sizes and numbers, in terms of full, arange, eye and empty."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from primtorch.decompositions.views import contiguous_copy
+from primtorch.promotion import cast, computation_dtype
+from primtorch.registry import decomposes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+aten = torch.ops.aten
+Number = int | float | complex
+
+
+def _options(like: Tensor, options: dict[str, Any]) -> dict[str, Any]:
+    """Dtype and device as given, otherwise those of `like`; pinning and layout only where given."""
+    options = {key: value for key, value in options.items() if value is not None}
+    options.setdefault("dtype", like.dtype)
+    options.setdefault("device", like.device)
+    return options
+
+
+@decomposes(aten.zeros.default)
+def zeros(size: Sequence[int], **options: Any) -> Tensor:
+    """Zeros."""
+    return aten.full.default(size, 0, **_floating(options))
+
+
+@decomposes(aten.ones.default)
+def ones(size: Sequence[int], **options: Any) -> Tensor:
+    """Ones."""
+    return aten.full.default(size, 1, **_floating(options))
+
+
+def _floating(options: dict[str, Any]) -> dict[str, Any]:
+    if options.get("dtype") is None:
+        options["dtype"] = torch.get_default_dtype()
+    return options
+
+
+@decomposes(aten.new_zeros.default)
+def new_zeros(self: Tensor, size: Sequence[int], **options: Any) -> Tensor:
+    """Zeros of the tensor's dtype and device."""
+    return aten.full.default(size, 0, **_options(self, options))
+
+
+@decomposes(aten.new_ones.default)
+def new_ones(self: Tensor, size: Sequence[int], **options: Any) -> Tensor:
+    """Ones of the tensor's dtype and device."""
+    return aten.full.default(size, 1, **_options(self, options))
+
+
+@decomposes(aten.new_full.default)
+def new_full(self: Tensor, size: Sequence[int], fill_value: Number, **options: Any) -> Tensor:
+    """A constant of the tensor's dtype and device."""
+    return aten.full.default(size, fill_value, **_options(self, options))
+
+
+@decomposes(aten.new_empty.default)
+def new_empty(self: Tensor, size: Sequence[int], **options: Any) -> Tensor:
+    """No particular values, of the tensor's dtype and device."""
+    return aten.empty.memory_format(size, **_options(self, options))
+
+
+@decomposes(aten.new_empty_strided.default)
+def new_empty_strided(
+    self: Tensor, size: Sequence[int], stride: Sequence[int], **options: Any
+) -> Tensor:
+    """No particular values, of the tensor's dtype and device, with given strides."""
+    return aten.empty_strided.default(size, stride, **_options(self, options))
+
+
+@decomposes(aten.zeros_like.default)
+def zeros_like(self: Tensor, **options: Any) -> Tensor:
+    """Zeros of the tensor's shape."""
+    return aten.full_like.default(self, 0, **options)
+
+
+@decomposes(aten.ones_like.default)
+def ones_like(self: Tensor, **options: Any) -> Tensor:
+    """Ones of the tensor's shape."""
+    return aten.full_like.default(self, 1, **options)
+
+
+@decomposes("aten.fill.Scalar")
+def fill(self: Tensor, value: Number) -> Tensor:
+    """A constant of the tensor's shape."""
+    return aten.full_like.default(self, value)
+
+
+@decomposes("aten.fill.Tensor")
+def fill_tensor(self: Tensor, value: Tensor) -> Tensor:
+    """A 0-d tensor's value everywhere."""
+    if value.dim():
+        raise RuntimeError(
+            f"fill_ only supports 0-dimension value tensor but got tensor with {value.dim()} dimensions."
+        )
+    return aten.copy.default(self, value)
+
+
+@decomposes("aten.zero.default")
+def zero(self: Tensor) -> Tensor:
+    """Zeros of the tensor's shape."""
+    return aten.full_like.default(self, 0)
+
+
+@decomposes(aten.arange.default)
+def arange(end: Number, **options: Any) -> Tensor:
+    """0, 1, .. below `end`."""
+    return aten.arange.start_step(0, end, 1, **options)
+
+
+@decomposes(aten.arange.start)
+def arange_start(start: Number, end: Number, **options: Any) -> Tensor:
+    """start, start + 1, .. below `end`."""
+    return aten.arange.start_step(start, end, 1, **options)
+
+
+@decomposes(aten.eye.default)
+def eye(n: int, **options: Any) -> Tensor:
+    """The identity matrix."""
+    return aten.eye.m(n, n, **options)
+
+
+@decomposes(aten.linspace.default)
+def linspace(start: Number, end: Number, steps: int, **options: Any) -> Tensor:
+    """`steps` numbers from `start` to `end`, reckoned from the nearer end."""
+    if steps < 0:
+        raise RuntimeError("number of steps must be non-negative")
+    complex_ends = isinstance(start, complex) or isinstance(end, complex)
+    dtype = options.get("dtype") or (
+        torch.complex64
+        if complex_ends and torch.get_default_dtype() is torch.float32
+        else torch.complex128
+        if complex_ends
+        else torch.get_default_dtype()
+    )
+    options["dtype"] = dtype
+    if steps <= 1:
+        return aten.full.default([steps], start, **options)
+    computation = computation_dtype(dtype)
+    index = aten.arange.start_step(0, steps, 1, dtype=torch.int64, device=options.get("device"))
+    if not (dtype.is_floating_point or dtype.is_complex):
+        return _integral_linspace(int(start.real), int(end.real), steps, index, dtype)
+    step = (end - start) / (steps - 1)
+    rising = cast(index, computation) * step + start
+    falling = end - cast(steps - 1 - index, computation) * step
+    return cast(aten.where.self(aten.lt.Scalar(index, steps // 2), rising, falling), dtype)
+
+
+def _integral_linspace(
+    start: int, end: int, steps: int, index: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """Integers: the step in float32, each number truncated, as eager's kernel reckons."""
+    step = (end - start) / (steps - 1)
+    step_tensor = aten.full.default([], step, dtype=torch.float32, device=index.device)
+    rising = step_tensor * cast(index, torch.float32) + start
+    falling = end - step_tensor * cast(steps - 1 - index, torch.float32)
+    return cast(aten.where.self(aten.lt.Scalar(index, steps // 2), rising, falling), dtype)
+
+
+@decomposes(aten.tril.default)
+def tril(self: Tensor, diagonal: int = 0) -> Tensor:
+    """The lower triangle, zeros above the diagonal."""
+    return _triangle(self, diagonal, lower=True)
+
+
+@decomposes(aten.triu.default)
+def triu(self: Tensor, diagonal: int = 0) -> Tensor:
+    """The upper triangle, zeros below the diagonal."""
+    return _triangle(self, diagonal, lower=False)
+
+
+def _triangle(self: Tensor, diagonal: int, *, lower: bool) -> Tensor:
+    if self.dim() < 2:
+        raise RuntimeError(
+            f"{'tril' if lower else 'triu'}: input tensor must have at least 2 dimensions"
+        )
+    rows, columns = self.shape[-2:]
+    row = aten.arange.start_step(0, rows, 1, dtype=torch.int64, device=self.device)
+    column = aten.arange.start_step(0, columns, 1, dtype=torch.int64, device=self.device)
+    offset = aten.unsqueeze.default(column, 0) - aten.unsqueeze.default(row, 1)
+    inside = aten.le.Scalar(offset, diagonal) if lower else aten.ge.Scalar(offset, diagonal)
+    zero = aten.full.default([], 0, dtype=self.dtype, device=self.device)
+    return contiguous_or_same(aten.where.self(inside, self, zero))
+
+
+def contiguous_or_same(tensor: Tensor) -> Tensor:
+    """The tensor if it is row-major, else a row-major copy."""
+    return tensor if tensor.is_contiguous() else contiguous_copy(tensor)
+
+
+@decomposes(aten.tril_indices.default)
+def tril_indices(
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype = torch.int64, **options: Any
+) -> Tensor:
+    """Rows and columns of the lower triangle, row by row."""
+    lengths = [min(max(r + offset + 1, 0), col) for r in range(row)]
+    return _triangle_indices(lengths, [0] * row, dtype, options)
+
+
+@decomposes(aten.triu_indices.default)
+def triu_indices(
+    row: int, col: int, offset: int = 0, *, dtype: torch.dtype = torch.int64, **options: Any
+) -> Tensor:
+    """Rows and columns of the upper triangle, row by row."""
+    starts = [min(max(r + offset, 0), col) for r in range(row)]
+    return _triangle_indices([col - start for start in starts], starts, dtype, options)
+
+
+def _triangle_indices(
+    lengths: list[int], starts: list[int], dtype: torch.dtype | None, options: dict[str, Any]
+) -> Tensor:
+    dtype = dtype or torch.int64
+    device = options.get("device")
+    rows, columns = [], []
+    for row, (length, start) in enumerate(zip(lengths, starts, strict=True)):
+        if length:
+            rows.append(aten.full.default([length], row, dtype=dtype, device=device))
+            columns.append(
+                aten.arange.start_step(start, start + length, 1, dtype=dtype, device=device)
+            )
+    if not rows:
+        return aten.full.default([2, 0], 0, dtype=dtype, device=device)
+    return aten.stack.default([aten.cat.default(rows), aten.cat.default(columns)])

@@ -1,0 +1,270 @@
+"""Random operators as pure functions of a drawn seed.
+
+Each draws one seed from the device's default generator, in program order, and reckons its numbers from (seed, index)
+by the philox prims. The distribution is eager's, the numbers aren't; whoever needs eager's numbers takes these
+operators out of the table (`fallback_random`). An explicit generator can't be followed: such a call is refused here,
+so that it is left to ATen.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from primtorch.promotion import cast, computation_dtype
+from primtorch.registry import decomposes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+aten = torch.ops.aten
+philox = torch.ops.primtorch
+
+
+def _seed(device: torch.device | None) -> Tensor:
+    return philox.draw_seed.default(device or torch.get_default_device())
+
+
+def _uniform(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Uniform numbers of the shape of `like`, in its computation dtype."""
+    wanted = dtype or computation_dtype(like.dtype)
+    return philox.philox_uniform.default(_seed(like.device), 0, list(like.shape), dtype=wanted)
+
+
+def _refuse(generator: torch.Generator | None) -> None:
+    if generator is not None:
+        raise NotImplementedError(
+            "a random operator with a generator of its own isn't decomposed; ATen runs it"
+        )
+
+
+@decomposes(aten.native_dropout.default)
+def native_dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """Elements dropped with probability `p`, the others scaled by 1 / (1 - p); also the mask of those kept."""
+    if train is False or p == 0:
+        return aten.clone.default(input), aten.full_like.default(input, True, dtype=torch.bool)
+    if p == 1:
+        return aten.full_like.default(input, 0), aten.full_like.default(
+            input, False, dtype=torch.bool
+        )
+    kept = aten.ge.Scalar(_uniform(input, torch.float32), p)
+    computation = computation_dtype(input.dtype)
+    scaled = cast(input, computation) * (1 / (1 - p))
+    return cast(aten.where.self(kept, scaled, _zero(scaled)), input.dtype), kept
+
+
+def _zero(like: Tensor) -> Tensor:
+    return aten.full.default([], 0, dtype=like.dtype, device=like.device)
+
+
+@decomposes(aten.native_dropout_backward.default)
+def native_dropout_backward(grad_output: Tensor, mask: Tensor, scale: float) -> Tensor:
+    """The gradient where the mask kept, scaled."""
+    computation = computation_dtype(grad_output.dtype)
+    return cast(
+        cast(grad_output, computation) * (cast(mask, computation) * scale), grad_output.dtype
+    )
+
+
+@decomposes(aten.bernoulli.p)
+def bernoulli_p(
+    self: Tensor, p: float = 0.5, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """One with probability `p`, else zero, in the operand's dtype."""
+    _refuse(generator)
+    if not 0 <= p <= 1:
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p:g}")
+    return cast(aten.lt.Scalar(_uniform(self, torch.float32), p), self.dtype)
+
+
+@decomposes(aten.bernoulli.default)
+def bernoulli(self: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    """One with each element's own probability."""
+    _refuse(generator)
+    computation = torch.float64 if self.dtype is torch.float64 else torch.float32
+    return cast(aten.lt.Tensor(_uniform(self, computation), cast(self, computation)), self.dtype)
+
+
+@decomposes("aten.bernoulli.Tensor")
+def bernoulli_tensor(
+    self: Tensor, p: Tensor, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """One with the probabilities of `p`."""
+    _refuse(generator)
+    computation = torch.float64 if p.dtype is torch.float64 else torch.float32
+    return cast(aten.lt.Tensor(_uniform(self, computation), cast(p, computation)), self.dtype)
+
+
+@decomposes(aten.rand.default)
+def rand(size: Sequence[int], **options: Any) -> Tensor:
+    """Uniform numbers in [0, 1)."""
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    return philox.philox_uniform.default(_seed(options.get("device")), 0, list(size), dtype=dtype)
+
+
+@decomposes(aten.randn.default)
+def randn(size: Sequence[int], **options: Any) -> Tensor:
+    """Standard normal numbers."""
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    return philox.philox_normal.default(_seed(options.get("device")), 0, list(size), dtype=dtype)
+
+
+@decomposes(aten.randint.low)
+def randint_low(low: int, high: int, size: Sequence[int], **options: Any) -> Tensor:
+    """Integers in [low, high)."""
+    dtype = options.get("dtype") or torch.int64
+    seed = _seed(options.get("device"))
+    return philox.philox_randint.default(seed, 0, list(size), low, high, dtype=dtype)
+
+
+@decomposes(aten.randint.default)
+def randint(high: int, size: Sequence[int], **options: Any) -> Tensor:
+    """Integers in [0, high)."""
+    return randint_low(0, high, size, **options)
+
+
+def _laid_out(like: Tensor, drawn: Tensor, memory_format: torch.memory_format | None) -> Tensor:
+    """`drawn` with the strides that a new tensor like `like` has."""
+    wanted = aten.empty_like.default(like, dtype=drawn.dtype, memory_format=memory_format)
+    return drawn if wanted.stride() == drawn.stride() else aten.copy.default(wanted, drawn)
+
+
+@decomposes(aten.rand_like.default)
+def rand_like(
+    self: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    memory_format: torch.memory_format | None = None,
+    **_: Any,
+) -> Tensor:
+    """Uniform numbers of the tensor's shape."""
+    seed = _seed(device or self.device)
+    drawn = philox.philox_uniform.default(seed, 0, list(self.shape), dtype=dtype or self.dtype)
+    return _laid_out(self, drawn, memory_format)
+
+
+@decomposes(aten.randn_like.default)
+def randn_like(
+    self: Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    memory_format: torch.memory_format | None = None,
+    **_: Any,
+) -> Tensor:
+    """Standard normal numbers of the tensor's shape."""
+    seed = _seed(device or self.device)
+    drawn = philox.philox_normal.default(seed, 0, list(self.shape), dtype=dtype or self.dtype)
+    return _laid_out(self, drawn, memory_format)
+
+
+@decomposes(aten.randint_like.low_dtype)
+def randint_like_low(
+    self: Tensor,
+    low: int,
+    high: int,
+    *,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
+    memory_format: torch.memory_format | None = None,
+    **_: Any,
+) -> Tensor:
+    """Integers in [low, high) of the tensor's shape."""
+    seed = _seed(device or self.device)
+    drawn = philox.philox_randint.default(
+        seed, 0, list(self.shape), low, high, dtype=dtype or self.dtype
+    )
+    return _laid_out(self, drawn, memory_format)
+
+
+@decomposes(aten.randint_like.default)
+def randint_like(self: Tensor, high: int, **options: Any) -> Tensor:
+    """Integers in [0, high) of the tensor's shape."""
+    return randint_like_low(self, 0, high, **options)
+
+
+@decomposes("aten.uniform.default")
+def uniform(
+    self: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Uniform numbers in [from, to) of the tensor's shape and dtype."""
+    _refuse(generator)
+    return cast(_uniform(self) * (to - from_) + from_, self.dtype)
+
+
+@decomposes("aten.normal_functional.default")
+def normal_functional(
+    self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Normal numbers of the tensor's shape and dtype."""
+    _refuse(generator)
+    if std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std:g}")
+    return cast(_normal(self) * std + mean, self.dtype)
+
+
+def _normal(like: Tensor) -> Tensor:
+    dtype = computation_dtype(like.dtype)
+    return philox.philox_normal.default(_seed(like.device), 0, list(like.shape), dtype=dtype)
+
+
+@decomposes(aten.normal.Tensor_float)
+def normal_tensor_float(
+    mean: Tensor, std: float = 1.0, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Normal numbers about each element."""
+    _refuse(generator)
+    return cast(_normal(mean) * std + mean, mean.dtype)
+
+
+@decomposes(aten.normal.float_Tensor)
+def normal_float_tensor(
+    mean: float, std: Tensor, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Normal numbers with each element's deviation."""
+    _refuse(generator)
+    return cast(_normal(std) * std + mean, std.dtype)
+
+
+@decomposes("aten.exponential.default")
+def exponential(
+    self: Tensor, lambd: float = 1.0, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Exponential numbers of rate `lambd`."""
+    _refuse(generator)
+    return cast(aten.log1p.default(-_uniform(self)) * (-1 / lambd), self.dtype)
+
+
+@decomposes("aten.cauchy.default")
+def cauchy(
+    self: Tensor,
+    median: float = 0.0,
+    sigma: float = 1.0,
+    *,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Cauchy numbers."""
+    _refuse(generator)
+    return cast(aten.tan.default((_uniform(self) - 0.5) * math.pi) * sigma + median, self.dtype)
+
+
+@decomposes("aten.log_normal.default")
+def log_normal(
+    self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Numbers whose logarithm is normal."""
+    _refuse(generator)
+    return cast(aten.exp.default(_normal(self) * std + mean), self.dtype)
+
+
+@decomposes("aten.geometric.default")
+def geometric(self: Tensor, p: float, *, generator: torch.Generator | None = None) -> Tensor:
+    """The number of trials up to the first success of probability `p`."""
+    _refuse(generator)
+    drawn = _uniform(self, torch.float64 if self.dtype is torch.float64 else torch.float32)
+    trials = aten.ceil.default(aten.log1p.default(-drawn) / math.log1p(-p))
+    return cast(aten.clamp.default(trials, 1, None), self.dtype)

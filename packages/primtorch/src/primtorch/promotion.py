@@ -1,0 +1,150 @@
+"""Type promotion as eager does it: which dtype an operator computes in, and which it returns.
+
+Comes in: the operands of one operator, tensors and Python numbers. Goes out: dtypes. A tensor with dimensions
+outranks one without, which outranks a Python number; a lower rank changes the dtype only by being of a higher
+category (bool < integer < floating < complex). Half types are computed in float32 and rounded once, at the end:
+`elementwise` wraps a function of float32 operands so that this holds for all of its callers.
+"""
+
+from __future__ import annotations
+
+import functools
+from enum import Enum
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Promotion", "cast", "computation_dtype", "elementwise", "real_dtype", "result_dtype"]
+
+aten = torch.ops.aten
+Function = TypeVar("Function", bound="Callable[..., Any]")
+
+_COMPUTATION = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.complex32: torch.complex64,
+}
+_REAL = {
+    torch.complex32: torch.float16,
+    torch.complex64: torch.float32,
+    torch.complex128: torch.float64,
+}
+_COMPLEX = {
+    torch.float16: torch.complex32,
+    torch.bfloat16: torch.complex64,
+    torch.float32: torch.complex64,
+    torch.float64: torch.complex128,
+}
+
+
+class Promotion(Enum):
+    """What an elementwise operator returns, given the dtype its operands promote to."""
+
+    SAME = "the promoted dtype"
+    FLOAT = "the promoted dtype, the default floating dtype if that is an integer or bool"
+    BOOL = "bool"
+
+
+def computation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which eager's kernels compute on operands of `dtype`: float32 for half types."""
+    return _COMPUTATION.get(dtype, dtype)
+
+
+def real_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype of the real part of a complex dtype; any other dtype is its own."""
+    return _REAL.get(dtype, dtype)
+
+
+def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
+    if higher is None or lower is None:
+        return higher or lower
+    if higher.is_complex:
+        return higher
+    if higher.is_floating_point:
+        return _COMPLEX[higher] if lower.is_complex else higher
+    if higher is torch.bool or lower.is_floating_point or lower.is_complex:
+        return torch.promote_types(higher, lower)
+    return higher
+
+
+def _number_dtype(value: object) -> torch.dtype | None:
+    if isinstance(value, bool | torch.SymBool):
+        return torch.bool
+    if isinstance(value, int | torch.SymInt):
+        return torch.int64
+    if isinstance(value, float | torch.SymFloat):
+        return torch.get_default_dtype()
+    if isinstance(value, complex):
+        return _COMPLEX[torch.get_default_dtype()]
+    return None
+
+
+def result_dtype(*operands: object, kind: Promotion = Promotion.SAME) -> torch.dtype:
+    """The dtype that an operator over `operands` (tensors, numbers; anything else is ignored) returns."""
+    if kind is Promotion.BOOL:
+        return torch.bool
+    ranks: list[torch.dtype | None] = [None, None, None]
+    for operand in operands:
+        if isinstance(operand, torch.Tensor):
+            rank, dtype = (0 if operand.dim() else 1), operand.dtype
+        else:
+            number = _number_dtype(operand)
+            if number is None:
+                continue
+            rank, dtype = 2, number
+        known = ranks[rank]
+        ranks[rank] = dtype if known is None else torch.promote_types(known, dtype)
+    promoted = _combine(ranks[0], _combine(ranks[1], ranks[2]))
+    assert promoted is not None, "an operator has at least one operand with a dtype"
+    if kind is Promotion.FLOAT and not (promoted.is_floating_point or promoted.is_complex):
+        return torch.get_default_dtype()
+    return promoted
+
+
+def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """`tensor` in `dtype`, itself if it has that already."""
+    if tensor.dtype is dtype:
+        return tensor
+    return aten._to_copy.default(tensor, dtype=dtype)
+
+
+def elementwise(kind: Promotion = Promotion.SAME) -> Callable[[Function], Function]:
+    """Wrap an elementwise function: operands arrive in one computation dtype, the result leaves in eager's dtype.
+
+    All positional tensors and numbers take part in the promotion; keywords don't. Half types arrive as float32 and
+    the result (a tensor or a tuple of tensors) is rounded once.
+    """
+
+    def wrap(function: Function) -> Function:
+        @functools.wraps(function)
+        def promoted(*args: Any, **kwargs: Any) -> Any:
+            first = args[0]
+            if (
+                isinstance(first, torch.Tensor)
+                and all(
+                    not isinstance(other, torch.Tensor) or other.dtype is first.dtype
+                    for other in args
+                )
+                and first.dtype in (torch.float32, torch.float64)
+            ):
+                return function(*args, **kwargs)
+            result = result_dtype(*args, kind=Promotion.SAME)
+            if kind is Promotion.FLOAT and not (result.is_floating_point or result.is_complex):
+                result = torch.get_default_dtype()
+            computation = computation_dtype(result)
+            if kind is Promotion.BOOL:
+                result = torch.bool
+            out = function(
+                *(cast(a, computation) if isinstance(a, torch.Tensor) else a for a in args),
+                **kwargs,
+            )
+            if isinstance(out, tuple):
+                return tuple(cast(o, result) for o in out)
+            return cast(out, result)
+
+        return promoted  # type: ignore[return-value]
+
+    return wrap

@@ -1,0 +1,244 @@
+"""Compare every decomposition with eager over torch.testing's operator database.
+
+    python run.py [--shard 1/4] [--table prims] [--operator NAME] [--dtype float32] [--samples 10] [--json FILE]
+
+For each operator, dtype and sample: values, dtype, shape, stride; for floating dtypes gradients too; and the error
+type over the database's error inputs. A (operator, dtype) pair fails if any of its samples does. `known_failures.json`
+lists the pairs that are permitted to fail, with the cause; a pair there that passes is reported, so that the list
+only shrinks. Exit status 1 if a pair fails that isn't listed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import sys
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+sys.path.insert(0, str(Path(__file__).parent))
+from taking_apart import TakingApart  # noqa: E402
+
+from primtorch import decomposition_table, is_prim  # noqa: E402
+
+KNOWN = Path(__file__).with_name("known_failures.json")
+DTYPES = {
+    str(d).removeprefix("torch."): d
+    for d in (
+        torch.float64,
+        torch.float32,
+        torch.bfloat16,
+        torch.int64,
+        torch.bool,
+        torch.complex64,
+    )
+}
+TOLERANCE = {
+    torch.float64: (1e-7, 1e-7),
+    torch.float32: (2e-5, 2e-5),
+    torch.bfloat16: (1.6e-2, 1e-2),
+    torch.float16: (2e-3, 2e-3),
+    torch.complex64: (2e-5, 2e-5),
+    torch.complex128: (1e-7, 1e-7),
+}
+
+
+def full_name(info):
+    return f"{info.name}.{info.variant_test_name}" if info.variant_test_name else info.name
+
+
+def tensors_of(value):
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def significant_strides(tensor):
+    return (
+        tuple(s for s, n in zip(tensor.stride(), tensor.shape, strict=True) if n > 1)
+        if tensor.numel()
+        else ()
+    )
+
+
+def differences(expected, found, random):
+    """What distinguishes two results, or an empty string."""
+    expected, found = pytree.tree_leaves(expected), pytree.tree_leaves(found)
+    if len(expected) != len(found):
+        return f"{len(found)} results for {len(expected)}"
+    for position, (left, right) in enumerate(zip(expected, found, strict=True)):
+        if not isinstance(left, torch.Tensor):
+            if type(left) is not type(right) or (left != right and left == left and not random):  # noqa: PLR0124
+                return f"result {position}: {right!r} for {left!r}"
+            continue
+        if not isinstance(right, torch.Tensor):
+            return f"result {position}: {type(right).__name__} for a tensor"
+        if left.layout is not torch.strided:
+            continue
+        for what in ("dtype", "shape", "device"):
+            if getattr(left, what) != getattr(right, what):
+                return f"result {position}: {what} {getattr(right, what)} for {getattr(left, what)}"
+        if significant_strides(left) != significant_strides(right):
+            return f"result {position}: stride {right.stride()} for {left.stride()} of shape {tuple(left.shape)}"
+        if not random:
+            relative, absolute = TOLERANCE.get(left.dtype, (0, 0))
+            try:
+                torch.testing.assert_close(
+                    right, left, rtol=relative, atol=absolute, equal_nan=True
+                )
+            except AssertionError as error:
+                return f"result {position}: " + " ".join(str(error).split())[:160]
+    return ""
+
+
+def gradients(outputs, inputs):
+    chosen = [o for o in tensors_of(outputs) if o.requires_grad and o.layout is torch.strided]
+    if not chosen or not inputs:
+        return []
+    # Uneven tangents tell apart what a sum of ones would hide; detached halves keep the magnitude modest.
+    tangents = [
+        (torch.arange(o.numel(), dtype=torch.float64) % 7 / 4 - 0.5).reshape(o.shape).to(o.dtype)
+        for o in chosen
+    ]
+    return list(torch.autograd.grad(chosen, inputs, tangents, allow_unused=True))
+
+
+def attempt(call):
+    try:
+        return call(), None
+    except Exception as error:  # noqa: BLE001  any error of either side is the datum
+        return None, error
+
+
+def run_sample(info, sample, table, dtype, leaves):
+    """An empty string if eager and the decomposed program agree on this sample, else what differs."""
+    leaf_inputs = [
+        t for t in tensors_of((sample.input, sample.args, sample.kwargs)) if t.requires_grad
+    ]
+
+    def program(clone):
+        arguments = pytree.tree_map(clone, (sample.input, sample.args, sample.kwargs))
+        return info(arguments[0], *arguments[1], **arguments[2])
+
+    torch.manual_seed(0)
+    expected, failure = attempt(lambda: program(lambda x: x))
+    mode = TakingApart(table)
+
+    def decomposed():
+        with mode:
+            return program(lambda x: x)
+
+    torch.manual_seed(0)
+    found, error = attempt(decomposed)
+    leaves.update(mode.leaves)
+    if failure is not None or error is not None:
+        if failure is None:
+            return f"raised {type(error).__name__}: {str(error)[:200]}"
+        if error is None:
+            return f"didn't raise {type(failure).__name__}: {str(failure)[:120]}"
+        return "" if type(failure) is type(error) else f"raised {error!r:.150} for {failure!r:.150}"
+    random = any(op.namespace == "primtorch" for op in mode.leaves) or "empty" in info.name
+    message = differences(expected, found, random)
+    if message or random or not leaf_inputs:
+        return message
+    expected_gradients, failure = attempt(lambda: gradients(expected, leaf_inputs))
+    backward = TakingApart(table)
+
+    def decomposed_gradients():
+        with backward:
+            return gradients(found, leaf_inputs)
+
+    found_gradients, error = attempt(decomposed_gradients)
+    leaves.update(backward.leaves)
+    if failure is not None:
+        return ""
+    if error is not None:
+        return f"gradient raised {type(error).__name__}: {str(error)[:200]}"
+    message = differences(expected_gradients, found_gradients, random=False)
+    return f"gradient {message}" if message else ""
+
+
+def run_pair(info, dtype, table, samples, leaves):
+    """The failures of one operator in one dtype, at most one text for each sample."""
+    wants_gradient = (dtype.is_floating_point or dtype.is_complex) and info.supports_autograd
+    wants_gradient = wants_gradient and dtype in info.supported_backward_dtypes("cpu")
+    torch.manual_seed(1)
+    inputs, error = attempt(
+        lambda: list(
+            itertools.islice(
+                info.sample_inputs("cpu", dtype, requires_grad=wants_gradient), samples
+            )
+        )
+    )
+    if error is not None:
+        return [], 0
+    failures = []
+    for position, sample in enumerate(inputs):
+        message = run_sample(info, sample, table, dtype, leaves)
+        if message:
+            failures.append(f"sample {position}: {message}")
+    return failures, len(inputs)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--shard", default="1/1", help="k/n: every n-th operator, from the k-th")
+    parser.add_argument("--table", default="prims")
+    parser.add_argument("--operator", action="append", help="only this operator (may be repeated)")
+    parser.add_argument("--dtype", action="append", choices=sorted(DTYPES))
+    parser.add_argument("--samples", type=int, default=10)
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--quiet", action="store_true")
+    options = parser.parse_args(arguments)
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(1)
+    part, parts = map(int, options.shard.split("/"))
+    table = decomposition_table(options.table)
+    known = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
+    leaves: Counter = Counter()
+    pairs, failed, started = 0, {}, time.monotonic()
+    for number, info in enumerate(op_db):
+        if number % parts != part - 1 or (
+            options.operator and full_name(info) not in options.operator
+        ):
+            continue
+        for name, dtype in DTYPES.items():
+            if dtype not in info.supported_dtypes("cpu") or (
+                options.dtype and name not in options.dtype
+            ):
+                continue
+            failures, count = run_pair(info, dtype, table, options.samples, leaves)
+            pairs += bool(count)
+            if failures:
+                key = f"{full_name(info)} {name}"
+                failed[key] = failures
+                if not options.quiet:
+                    print(f"{'known ' if key in known else ''}{key}: {failures[0]}", flush=True)  # noqa: T201
+    unexpected = sorted(set(failed) - set(known))
+    reached = {str(op) for op in leaves}
+    report = {
+        "table": options.table,
+        "shard": options.shard,
+        "torch": torch.__version__,
+        "pairs": pairs,
+        "failed": failed,
+        "unexpected": unexpected,
+        "leaves": {str(op): n for op, n in leaves.most_common()},
+        "leaves that are no prims": sorted(str(op) for op in leaves if not is_prim(op)),
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    if options.json:
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+    print(
+        f"{pairs} pairs, {len(failed)} fail, {len(unexpected)} unexpected; {len(reached)} operators remain"
+    )  # noqa: T201
+    return 1 if unexpected else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""A dispatch mode that runs a program on real tensors through a decomposition table.
+
+Every operator that the table holds is replaced by its function, recursively, forward and backward alike; an in-place
+operator is run as its functional form and copied back. What remains is counted in `leaves`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from primtorch.registry import overload
+
+_FUNCTIONAL_NAMES = {
+    "aten.bernoulli_.float": "aten.bernoulli.p",
+    "aten.normal_.default": "aten.normal_functional.default",
+}
+
+
+def functional_form(operator):
+    """The overload that computes what an in-place `operator` writes, or None."""
+    name = str(operator)
+    if name in _FUNCTIONAL_NAMES:
+        return overload(_FUNCTIONAL_NAMES[name])
+    base = operator._opname
+    if not base.endswith("_") or base.endswith("__") or operator.namespace != "aten":
+        return None
+    return overload(f"aten.{base[:-1]}.{operator._overloadname}")
+
+
+class TakingApart(TorchDispatchMode):
+    """Runs operators through `table`; `leaves` counts what isn't in it."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table = table
+        self.leaves = Counter()
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        function = self.table.get(operator)
+        if function is not None:
+            with self:
+                try:
+                    return function(*args, **kwargs)
+                except NotImplementedError as refusal:
+                    if "decomposed" not in str(refusal):
+                        raise
+        elif operator._schema.is_mutable:
+            functional = functional_form(operator)
+            if functional is not None and functional in self.table:
+                if functional is torch.ops.aten.bernoulli.p and len(args) == 1:
+                    args = (*args, kwargs.pop("p", 0.5))
+                with self:
+                    out = functional(*args, **kwargs)
+                if out.shape != args[0].shape:
+                    return operator(*args, **kwargs)  # eager refuses it in its own words
+                return args[0].copy_(out)
+        self.leaves[operator] += 1
+        return operator(*args, **kwargs)
