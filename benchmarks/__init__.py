@@ -1,0 +1,1 @@
+"""Measurements beside eager and torch.compile; run with `sh ci/nox -s bench -- --help`."""

@@ -1,0 +1,64 @@
+"""Rows as tables, one a suite, and the geometric means and losses that sum them up."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def _flat(row: dict[str, Any]) -> dict[str, str]:
+    """Gives the cells of a row; times of a model's row by system."""
+    cells: dict[str, str] = {}
+    for key, value in row.items():
+        match value:
+            case {"milliseconds": milliseconds, "cold_seconds": seconds}:
+                cells[f"{key} ms"] = f"{milliseconds:.2f}"
+                if key != "eager":
+                    cells[f"{key} cold s"] = f"{seconds:.2f}"
+            case float():
+                cells[key.replace("_", " ")] = f"{value:.3g}"
+            case [low, high]:
+                cells[key] = f"{low:.2f}-{high:.2f}"
+            case str() | int():
+                cells[key] = str(value)
+    return {key: text for key, text in cells.items() if key not in {"suite", "load"}}
+
+
+def _geometric_mean(ratios: list[float]) -> float:
+    return math.exp(sum(map(math.log, ratios)) / len(ratios))
+
+
+def _summary(suite: str, rows: list[dict[str, Any]]) -> list[str]:
+    ratios: dict[str, list[float]] = {}
+    for row in rows:
+        for key, value in row.items():
+            if key.startswith("torch_") and f"ours_{key[6:]}" in row:
+                ratios.setdefault(key[6:], []).append(value / row[f"ours_{key[6:]}"])
+        if row.get("peer"):
+            ratio = row["peer"]["milliseconds"] / row["ours"]["milliseconds"]
+            ratios.setdefault("ms", []).append(ratio)
+    lines = [
+        f"{suite}: torch / ours, {what}: geometric mean {_geometric_mean(values):.2f} of {len(values)}"
+        for what, values in ratios.items()
+    ]
+    losses = [
+        f"{row['name']}, {row['mode']} ({row['interval'][0]:.2f})"
+        for row in rows
+        if "interval" in row and row["interval"][0] < 0.97
+    ]
+    if losses:
+        lines.append(f"{suite}: slower than eager: {'; '.join(losses)}")
+    return lines
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Lays rows out as Markdown, one table a suite."""
+    text: list[str] = []
+    for suite in dict.fromkeys(row["suite"] for row in rows):
+        chosen = [row for row in rows if row["suite"] == suite]
+        cells = [_flat(row) for row in chosen]
+        head = list(dict.fromkeys(key for row in cells for key in row))
+        text += [f"### {suite}", "", f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
+        text += [f"| {' | '.join(row.get(key, '') for key in head)} |" for row in cells]
+        text += ["", *_summary(suite, chosen), ""]
+    return "\n".join(text)
