@@ -1,0 +1,106 @@
+"""Tile sizes of GPU kernels: one analytic configuration for each kernel, no tuning.
+
+Comes in: a kernel. Goes out: `Blocks`. The rules aim at four programs for each multiprocessor, 16 bytes a thread, and
+rows that are read once: a row of up to `LONGEST_ROW` elements stays in registers ("persistent"), a longer one is walked
+in blocks ("looped").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from inductor.ir.index import product
+from primtorch.symbolic import bounds
+
+if TYPE_CHECKING:
+    from inductor.ir import Kernel, Size
+
+__all__ = ["LONGEST_ROW", "Blocks", "choose_blocks"]
+
+LONGEST_ROW = 16384
+"""Elements of a row that one program holds in registers (16 warps, 32 values a thread)."""
+
+MULTIPROCESSORS = 132
+"""Of the cards that the constants were measured on; a smaller card runs more waves, the result is the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """What one program computes.
+
+    Fields:
+        mode: "points" (no sweep), "persistent" (whole rows in registers), "looped" (rows in blocks).
+        outer: outer points in a program's tile (rows of the tile when two dimensions are tiled).
+        inner: reduction points held at once; 1 for "points".
+        columns: second dimension of a two-dimensional tile; 1 otherwise.
+        warps: warps in a program, a power of two.
+        stages: software pipeline depth of loops.
+        programs: size of the grid of a kernel that accumulates columns; 0 otherwise.
+    """
+
+    mode: Literal["points", "persistent", "looped"]
+    outer: int
+    inner: int
+    columns: int
+    warps: int
+    stages: int
+    programs: int
+
+
+def _power_of_two(value: int) -> int:
+    return 1 << max(value - 1, 0).bit_length()
+
+
+def _largest(value: Size) -> int | None:
+    """The value, or the most that it can be."""
+    return value if isinstance(value, int) else bounds(value)[1]
+
+
+def choose_blocks(kernel: Kernel) -> Blocks:
+    """The configuration of a kernel for a GPU."""
+    points = _largest(product(kernel.body.ranges))
+    if not kernel.body.reduction_ranges:
+        return _points(kernel, points)
+    row = _largest(product(kernel.body.reduction_ranges))
+    accumulates = any(operation.name == "accumulate" for _, operation, _ in kernel.body.operations())
+    vector = kernel.decisions.vector
+    if vector is not None and vector.level == "outer" and not accumulates:
+        return _columns(points, row)
+    if row is None or row > LONGEST_ROW:
+        return Blocks("looped", 1, 2048, 1, 8, 2, 0)
+    return _rows(points, row, accumulates=accumulates)
+
+
+def _points(kernel: Kernel, points: int | None) -> Blocks:
+    if kernel.decisions.tile is not None:
+        return Blocks("points", 32, 1, 32, 4, 1, 0)
+    size = 1024
+    if points is not None:
+        size = 1024 if points > 4_000_000 else 512 if points > 500_000 else 256
+        size = min(size, max(_power_of_two(points), 32))
+    return Blocks("points", size, 1, 1, 4 if size >= 256 else max(size // 64, 1), 1, 0)
+
+
+def _rows(points: int | None, row: int, *, accumulates: bool) -> Blocks:
+    """Rows contiguous in memory, one to four in a program."""
+    inner = max(_power_of_two(row), 1)
+    outer = 1
+    while inner * outer < 1024 and outer < 32 and (points is None or points >= 4 * MULTIPROCESSORS * outer * 2):
+        outer *= 2
+    elements = inner * outer
+    warps = 1 if elements <= 256 else 2 if elements <= 1024 else 4 if elements <= 2048 else 8 if elements <= 8192 else 16
+    programs = 0
+    if accumulates:
+        rows = 4 * MULTIPROCESSORS if points is None else -(-points // outer)
+        programs = min(2 * MULTIPROCESSORS, rows)
+    return Blocks("persistent", outer, inner, 1, warps, 1, max(programs, 1) if accumulates else 0)
+
+
+def _columns(points: int | None, row: int | None) -> Blocks:
+    """Neighbouring outer points contiguous in memory: wide tiles, short blocks of the reduction."""
+    outer = 64 if points is None or points >= 64 else max(_power_of_two(points), 1)
+    longest = 64 if row is None else _power_of_two(row)
+    inner = max(min(longest, 4096 // outer, 64), 1)
+    mode: Literal["persistent", "looped"] = "persistent" if row is not None and row <= inner else "looped"
+    return Blocks(mode, outer, inner, 1, 8 if outer * inner >= 2048 else 4, 2, 0)
