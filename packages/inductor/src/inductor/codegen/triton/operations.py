@@ -114,7 +114,9 @@ class TritonOps:
         return self._tile.index_expression(index, dtype)
 
     def argument(self, name: str, dtype: torch.dtype) -> str:
-        return f"{name}.to({triton_type(dtype)})"
+        if dtype is torch.bool:
+            return f"({self._tile.constant('0', torch.int32)} + {name} != 0)"
+        return f"({self._tile.constant('0', dtype)} + {name})"
 
     def load(
         self,

@@ -75,7 +75,7 @@ def sinh(x):
     half = exp(0.5 * size)
     magnitude = tl.where(size > 40.0, (0.5 * half) * half, small)
     magnitude = tl.where(x != x, x, magnitude)
-    return tl.where(x < 0.0, -magnitude, magnitude)
+    return tl.where(sign_bit(x), -magnitude, magnitude)
 
 
 @triton.jit
@@ -135,7 +135,7 @@ def atan(x):
     value = tl.where(upper, value + 0.7853981633974483, value)
     value = tl.where(inverted, 1.5707963267948966 - value, value)
     value = tl.where(x != x, x, value)
-    return tl.where(x < 0.0, -value, value)
+    return tl.where(sign_bit(x), -value, value)
 
 
 @triton.jit
@@ -221,6 +221,12 @@ def erfinv(x):
 
 @triton.jit
 def lgamma(x):
+    # float64 throughout: the terms cancel near the zeros at 1 and 2
+    return _lgamma(x.to(tl.float64)).to(x.dtype)
+
+
+@triton.jit
+def _lgamma(x):
     # Lanczos, g = 7, nine terms; reflection below 0.5.
     reflected = x < 0.5
     z = tl.where(reflected, -x, x - 1.0)
@@ -234,15 +240,21 @@ def lgamma(x):
     total += 1.5056327351493116e-7 / (z + 8.0)
     t = z + 7.5
     value = 0.9189385332046727 + (z + 0.5) * tl.log(t) - t + tl.log(total)
-    fraction = tl.abs(x - tl.floor(x))
+    fraction = tl.abs(x - tl.floor(x + 0.5))
     other = 1.1447298858494002 - tl.log(tl.abs(tl.sin(3.141592653589793 * fraction))) - value
     value = tl.where(reflected, other, value)
     value = tl.where((x <= 0.0) & (fraction == 0.0), float("inf"), value)
+    value = tl.where((x == 1.0) | (x == 2.0), 0.0, value)
     return tl.where(tl.abs(x) == float("inf"), float("inf"), value)
 
 
 @triton.jit
 def digamma(x):
+    return _digamma(x.to(tl.float64)).to(x.dtype)
+
+
+@triton.jit
+def _digamma(x):
     reflected = x < 0.0
     z = tl.where(reflected, 1.0 - x, x)
     shift = tl.zeros_like(z)
@@ -253,7 +265,7 @@ def digamma(x):
     s = 1.0 / (z * z)
     series = s * (0.08333333333333333 - s * (0.008333333333333333 - s * (0.003968253968253968 - s * 0.004166666666666667)))
     value = shift + tl.log(z) - 0.5 / z - series
-    fraction = x - tl.floor(x)
+    fraction = x - tl.floor(x + 0.5)
     angle = 3.141592653589793 * fraction
     value = tl.where(reflected, value - 3.141592653589793 * tl.cos(angle) / tl.sin(angle), value)
     pole = reflected & (fraction == 0.0)
