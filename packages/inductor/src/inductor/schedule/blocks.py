@@ -63,7 +63,9 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     if not kernel.body.reduction_ranges:
         return _points(kernel, points)
     row = _largest(product(kernel.body.reduction_ranges))
-    accumulates = any(operation.name == "accumulate" for _, operation, _ in kernel.body.operations())
+    accumulates = any(
+        operation.name == "accumulate" for _, operation, _ in kernel.body.operations()
+    )
     vector = kernel.decisions.vector
     if vector is not None and vector.level == "outer" and not accumulates:
         return _columns(points, row)
@@ -86,10 +88,24 @@ def _rows(points: int | None, row: int, *, accumulates: bool) -> Blocks:
     """Rows contiguous in memory, one to four in a program."""
     inner = max(_power_of_two(row), 1)
     outer = 1
-    while inner * outer < 1024 and outer < 32 and (points is None or points >= 4 * MULTIPROCESSORS * outer * 2):
+    while (
+        inner * outer < 1024
+        and outer < 32
+        and (points is None or points >= 4 * MULTIPROCESSORS * outer * 2)
+    ):
         outer *= 2
     elements = inner * outer
-    warps = 1 if elements <= 256 else 2 if elements <= 1024 else 4 if elements <= 2048 else 8 if elements <= 8192 else 16
+    warps = (
+        1
+        if elements <= 256
+        else 2
+        if elements <= 1024
+        else 4
+        if elements <= 2048
+        else 8
+        if elements <= 8192
+        else 16
+    )
     programs = 0
     if accumulates:
         rows = 4 * MULTIPROCESSORS if points is None else -(-points // outer)
@@ -102,5 +118,7 @@ def _columns(points: int | None, row: int | None) -> Blocks:
     outer = 64 if points is None or points >= 64 else max(_power_of_two(points), 1)
     longest = 64 if row is None else _power_of_two(row)
     inner = max(min(longest, 4096 // outer, 64), 1)
-    mode: Literal["persistent", "looped"] = "persistent" if row is not None and row <= inner else "looped"
+    mode: Literal["persistent", "looped"] = (
+        "persistent" if row is not None and row <= inner else "looped"
+    )
     return Blocks(mode, outer, inner, 1, 8 if outer * inner >= 2048 else 4, 2, 0)

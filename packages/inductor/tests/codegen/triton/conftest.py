@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from inductor.codegen.triton import write_kernel
 from inductor.ir import Decisions, Kernel, KernelArgument, LocalBuffer
 from inductor.schedule.blocks import choose_blocks
@@ -19,7 +20,9 @@ from primtorch.symbolic import evaluate
 _COUNTER = itertools.count()
 
 
-def _make_kernel(body, dtypes, *, locals_=(), vector=None, tile=None, sizes=(), scalars=(), wide=False):
+def _make_kernel(
+    body, dtypes, *, locals_=(), vector=None, tile=None, sizes=(), scalars=(), wide=False
+):
     """A kernel with the decisions that the schedule would write."""
     order = {}
     for _, operation, _ in body.operations():
@@ -31,10 +34,25 @@ def _make_kernel(body, dtypes, *, locals_=(), vector=None, tile=None, sizes=(), 
     arguments = tuple(KernelArgument(name, dtypes[name], access) for name, access in order.items())
     rows = tuple(LocalBuffer(name, dtype, length) for name, dtype, length in locals_)
     decisions = Decisions(
-        parallel=1, vector=vector, tile=tile, reduction_split=False, work=0, bytes=0, wide_index=wide
+        parallel=1,
+        vector=vector,
+        tile=tile,
+        reduction_split=False,
+        work=0,
+        bytes=0,
+        wide_index=wide,
     )
     return Kernel(
-        "kernel", body, arguments, tuple(sizes), tuple(scalars), rows, (), decisions, torch.device("cpu"), ()
+        "kernel",
+        body,
+        arguments,
+        tuple(sizes),
+        tuple(scalars),
+        rows,
+        (),
+        decisions,
+        torch.device("cpu"),
+        (),
     )
 
 

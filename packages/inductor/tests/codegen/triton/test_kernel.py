@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+
 from inductor.ir import Recorder, Vector, run_body
 from inductor.ir.kernel import Tile
 from inductor.ir.operations import BoundsCheck
@@ -13,19 +14,37 @@ from primtorch.symbolic import Symbol
 F32 = torch.float32
 
 
-def check(run_kernel, kernel, storages, *, blocks=None, sizes=None, scalars=None, locals_=None, tolerance=1e-6):
+def check(
+    run_kernel,
+    kernel,
+    storages,
+    *,
+    blocks=None,
+    sizes=None,
+    scalars=None,
+    locals_=None,
+    tolerance=1e-6,
+):
     expected = {name: tensor.clone() for name, tensor in storages.items()}
     reference = dict(expected)
     for name, (dtype, _) in (locals_ or {}).items():
         reference[name] = torch.empty(1, dtype=dtype)
     run_body(
-        kernel.body, reference, sizes or {}, scalars or {}, {name: n for name, (_, n) in (locals_ or {}).items()}
+        kernel.body,
+        reference,
+        sizes or {},
+        scalars or {},
+        {name: n for name, (_, n) in (locals_ or {}).items()},
     )
     source = run_kernel(kernel, storages, blocks, sizes, scalars)
     for argument in kernel.arguments:
         if argument.access != "read":
             torch.testing.assert_close(
-                storages[argument.buffer], expected[argument.buffer], rtol=tolerance, atol=tolerance, equal_nan=True
+                storages[argument.buffer],
+                expected[argument.buffer],
+                rtol=tolerance,
+                atol=tolerance,
+                equal_nan=True,
             )
     return source
 
@@ -64,14 +83,20 @@ def softmax_body(rows, width):
     total = recorder.reduce("sum", value, dtype=F32)
     recorder.store("row", r, value, F32)
     recorder.stage("inner")
-    recorder.store("out", width * i + r, recorder.op("div", recorder.load("row", r, F32), total), F32)
+    recorder.store(
+        "out", width * i + r, recorder.op("div", recorder.load("row", r, F32), total), F32
+    )
     return recorder.finish()
 
 
-@pytest.mark.parametrize("blocks", [None, Blocks("looped", 1, 16, 1, 4, 1, 0), Blocks("looped", 4, 64, 1, 4, 1, 0)])
+@pytest.mark.parametrize(
+    "blocks", [None, Blocks("looped", 1, 16, 1, 4, 1, 0), Blocks("looped", 4, 64, 1, 4, 1, 0)]
+)
 def test_softmax_keeps_its_row_in_registers_or_computes_it_again(run_kernel, make_kernel, blocks):
     storages = {"x": torch.randn(3 * 50), "out": torch.zeros(150)}
-    kernel = make_kernel(softmax_body(3, 50), dict.fromkeys(storages, F32), locals_=[("row", F32, 50)])
+    kernel = make_kernel(
+        softmax_body(3, 50), dict.fromkeys(storages, F32), locals_=[("row", F32, 50)]
+    )
     check(run_kernel, kernel, storages, blocks=blocks, locals_={"row": (F32, 50)})
 
 
@@ -96,7 +121,9 @@ def norm_body(rows, width):
     return recorder.finish()
 
 
-@pytest.mark.parametrize("blocks", [None, Blocks("looped", 1, 32, 1, 4, 1, 0), Blocks("looped", 2, 32, 1, 4, 1, 0)])
+@pytest.mark.parametrize(
+    "blocks", [None, Blocks("looped", 1, 32, 1, 4, 1, 0), Blocks("looped", 2, 32, 1, 4, 1, 0)]
+)
 def test_norm_reads_what_an_earlier_sweep_stored(run_kernel, make_kernel, blocks):
     rows, width = 5, 70
     storages = {name: torch.randn(rows * width) for name in ("a", "b", "x", "y")}
@@ -113,7 +140,12 @@ def test_every_reduction(run_kernel, make_kernel, kind, mode, dtype):
     (i,), (r, s) = recorder.outer, recorder.inner
     recorder.stage("inner")
     value = recorder.load("x", 20 * i + 5 * r + s, dtype)
-    result = {"any": torch.bool, "all": torch.bool, "argmax": torch.int64, "argmin": torch.int64}.get(kind, dtype)
+    result = {
+        "any": torch.bool,
+        "all": torch.bool,
+        "argmax": torch.int64,
+        "argmin": torch.int64,
+    }.get(kind, dtype)
     reduced = recorder.reduce(kind, value, dtype=result)
     recorder.stage("outer")
     recorder.store("out", i, reduced, result)
@@ -135,7 +167,13 @@ def test_every_scan(run_kernel, make_kernel, kind, mode):
     recorder.store("out", 20 * i + r, recorder.scan(recorder.load("x", 20 * i + r, F32), kind), F32)
     kernel = make_kernel(recorder.finish(), {"x": F32, "out": F32})
     blocks = Blocks("looped", 2, 8, 1, 4, 1, 0) if mode == "looped" else None
-    check(run_kernel, kernel, {"x": torch.randn(60), "out": torch.zeros(60)}, blocks=blocks, tolerance=1e-5)
+    check(
+        run_kernel,
+        kernel,
+        {"x": torch.randn(60), "out": torch.zeros(60)},
+        blocks=blocks,
+        tolerance=1e-5,
+    )
 
 
 def test_columns_of_a_norm_backward_are_partial_rows(run_kernel, make_kernel):
@@ -148,9 +186,15 @@ def test_columns_of_a_norm_backward_are_partial_rows(run_kernel, make_kernel):
     recorder.accumulate("columns", r, value, F32, "sum")
     kernel = make_kernel(recorder.finish(), dict.fromkeys(("x", "y", "columns"), F32))
     x = torch.randn(rows * width)
-    storages = {"x": x, "y": torch.zeros(rows * width), "columns": torch.full((programs * width,), torch.nan)}
+    storages = {
+        "x": x,
+        "y": torch.zeros(rows * width),
+        "columns": torch.full((programs * width,), torch.nan),
+    }
     run_kernel(kernel, storages, Blocks("persistent", 4, 32, 1, 4, 1, programs))
-    torch.testing.assert_close(storages["columns"].view(programs, width).sum(0), x.view(rows, width).sum(0))
+    torch.testing.assert_close(
+        storages["columns"].view(programs, width).sum(0), x.view(rows, width).sum(0)
+    )
     torch.testing.assert_close(storages["y"], x * x)
 
 
@@ -164,7 +208,12 @@ def test_column_reduction_walks_wide_tiles(run_kernel, make_kernel):
     recorder.store("out", i, total, F32)
     vector = Vector("outer", 0, 16)
     kernel = make_kernel(recorder.finish(), {"x": F32, "out": F32}, vector=vector)
-    check(run_kernel, kernel, {"x": torch.randn(rows * width), "out": torch.zeros(width)}, tolerance=1e-5)
+    check(
+        run_kernel,
+        kernel,
+        {"x": torch.randn(rows * width), "out": torch.zeros(width)},
+        tolerance=1e-5,
+    )
 
 
 def test_sizes_and_scalars_are_parameters(run_kernel, make_kernel):
@@ -172,9 +221,14 @@ def test_sizes_and_scalars_are_parameters(run_kernel, make_kernel):
     recorder = Recorder((size, 3))
     i, j = recorder.outer
     scaled = recorder.to_dtype(recorder.argument("alpha", torch.float64), F32)
-    recorder.store("out", 3 * i + j, recorder.op("mul", recorder.load("x", 3 * i + j, F32), scaled), F32)
+    recorder.store(
+        "out", 3 * i + j, recorder.op("mul", recorder.load("x", 3 * i + j, F32), scaled), F32
+    )
     kernel = make_kernel(
-        recorder.finish(), {"x": F32, "out": F32}, sizes=(size,), scalars=(("alpha", torch.float64),)
+        recorder.finish(),
+        {"x": F32, "out": F32},
+        sizes=(size,),
+        scalars=(("alpha", torch.float64),),
     )
     storages = {"x": torch.randn(21), "out": torch.zeros(21)}
     check(run_kernel, kernel, storages, sizes={size: 7}, scalars={"alpha": 2.5})
@@ -184,10 +238,16 @@ def test_gather_wraps_negative_indices(run_kernel, make_kernel):
     recorder = Recorder((6, 4))
     i, j = recorder.outer
     check_bounds = BoundsCheck("IndexError", "index {index} is out of bounds")
-    row = recorder.indirect(recorder.load("index", i, torch.int64), 10, wrap=True, check=check_bounds)
+    row = recorder.indirect(
+        recorder.load("index", i, torch.int64), 10, wrap=True, check=check_bounds
+    )
     recorder.store("out", 4 * i + j, recorder.load("x", 4 * row + j, F32), F32)
     kernel = make_kernel(recorder.finish(), {"x": F32, "index": torch.int64, "out": F32})
-    storages = {"x": torch.randn(40), "index": torch.tensor([0, 9, -1, -10, 3, 3]), "out": torch.zeros(24)}
+    storages = {
+        "x": torch.randn(40),
+        "index": torch.tensor([0, 9, -1, -10, 3, 3]),
+        "out": torch.zeros(24),
+    }
     source = check(run_kernel, kernel, storages)
     assert source.bounds_checked
 
@@ -198,7 +258,11 @@ def test_scatter_adds_where_points_meet(run_kernel, make_kernel):
     row = recorder.indirect(recorder.load("index", i, torch.int64), 3, wrap=False, check=None)
     recorder.store("out", 4 * row + j, recorder.load("x", 4 * i + j, F32), F32, "add")
     kernel = make_kernel(recorder.finish(), {"x": F32, "index": torch.int64, "out": F32})
-    storages = {"x": torch.randn(24), "index": torch.tensor([0, 1, 1, 2, 0, 1]), "out": torch.zeros(12)}
+    storages = {
+        "x": torch.randn(24),
+        "index": torch.tensor([0, 1, 1, 2, 0, 1]),
+        "out": torch.zeros(12),
+    }
     check(run_kernel, kernel, storages)
 
 

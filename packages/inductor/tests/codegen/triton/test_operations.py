@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 import torch
+
 from inductor.codegen.triton.operations import TritonOps
 from inductor.ir import OPERATIONS, Recorder, ScalarOps, run_body
 
@@ -24,12 +25,36 @@ BINARY_INTEGER = [
     "add", "sub", "mul", "floor_div", "trunc_div", "remainder", "fmod", "maximum", "minimum", "bitwise_and",
     "bitwise_or", "bitwise_xor", "shift_left", "shift_right", "eq", "lt", "ge", "logical_and",
 ]  # fmt: skip
-SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.5, -3.5, 1e-8, -1e-8, 30.0, -30.0, float("inf"), float("-inf"), float("nan")]
+SPECIAL = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    2.5,
+    -3.5,
+    1e-8,
+    -1e-8,
+    30.0,
+    -30.0,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+]
 
 
 def test_every_operation_has_a_method():
-    protocol = {name for name, _ in inspect.getmembers(ScalarOps, inspect.isfunction) if not name.startswith("_")}
-    ours = {name for name, _ in inspect.getmembers(TritonOps, inspect.isfunction) if not name.startswith("_")}
+    protocol = {
+        name
+        for name, _ in inspect.getmembers(ScalarOps, inspect.isfunction)
+        if not name.startswith("_")
+    }
+    ours = {
+        name
+        for name, _ in inspect.getmembers(TritonOps, inspect.isfunction)
+        if not name.startswith("_")
+    }
     assert {"protocol": sorted(protocol - ours), "operations": sorted(set(OPERATIONS) - ours)} == {
         "protocol": [],
         "operations": [],
@@ -49,10 +74,14 @@ def _compare(run_kernel, make_kernel, body, inputs, result, tolerance):
     run_body(body, expected)
     kernel = make_kernel(body, {name: tensor.dtype for name, tensor in storages.items()})
     run_kernel(kernel, storages)
-    torch.testing.assert_close(storages["out"], expected["out"], rtol=tolerance, atol=tolerance, equal_nan=True)
+    torch.testing.assert_close(
+        storages["out"], expected["out"], rtol=tolerance, atol=tolerance, equal_nan=True
+    )
     if result.is_floating_point:
         zero = expected["out"] == 0
-        assert torch.equal(torch.signbit(storages["out"])[zero], torch.signbit(expected["out"])[zero])
+        assert torch.equal(
+            torch.signbit(storages["out"])[zero], torch.signbit(expected["out"])[zero]
+        )
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -104,9 +133,14 @@ def test_integer_division_by_zero_gives_zero(run_kernel, make_kernel):
     for name in ("floor_div", "trunc_div", "remainder", "fmod"):
         recorder = Recorder((4,))
         (i,) = recorder.outer
-        value = recorder.op(name, recorder.load("x", i, torch.int32), recorder.load("y", i, torch.int32))
+        value = recorder.op(
+            name, recorder.load("x", i, torch.int32), recorder.load("y", i, torch.int32)
+        )
         recorder.store("out", i, value, torch.int32)
-        storages = {"x": torch.tensor([7, -7, 7, 0], dtype=torch.int32), "y": torch.tensor([0, 0, 2, 0], dtype=torch.int32)}
+        storages = {
+            "x": torch.tensor([7, -7, 7, 0], dtype=torch.int32),
+            "y": torch.tensor([0, 0, 2, 0], dtype=torch.int32),
+        }
         storages["out"] = torch.full((4,), 9, dtype=torch.int32)
         run_kernel(make_kernel(recorder.finish(), dict.fromkeys(storages, torch.int32)), storages)
         assert storages["out"][[0, 1, 3]].tolist() == [0, 0, 0]
@@ -130,4 +164,6 @@ def test_random_numbers_are_the_primitive_ones(run_kernel, make_kernel, name, dt
     run_kernel(make_kernel(recorder.finish(), {"seed": torch.int64, "out": dtype}), storages)
     expected = getattr(torch.ops.primtorch, name)(seed, 7, [50], dtype=dtype)
     exact = name == "philox_uniform"
-    torch.testing.assert_close(storages["out"], expected, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6)
+    torch.testing.assert_close(
+        storages["out"], expected, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6
+    )

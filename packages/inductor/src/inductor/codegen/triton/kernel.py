@@ -8,11 +8,10 @@ COLUMN]` when two dimensions are tiled); in a kernel with sweeps outer values ar
 neutral in every combination.
 """
 
-# ruff: noqa: D102 - the methods of the tile have their contracts in `Tile`
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -166,7 +165,9 @@ class _Writer:
         self._memory: dict[tuple[str, Size], str] = {}
         self._stored: set[str] = set()
         self._local_origin: dict[str, tuple[int, Size]] = {}
-        self._operations = {position: operation for position, operation, _ in kernel.body.operations()}
+        self._operations = {
+            position: operation for position, operation, _ in kernel.body.operations()
+        }
         self._inner_positions = {
             position
             for position, operation, stage in kernel.body.operations()
@@ -199,8 +200,14 @@ class _Writer:
             raise KeyError("a row that does not fit a program's registers can't accumulate columns")
         signature = self._signature()
         self._columns = [
-            _Column(str(o.buffer), o.index if o.index is not None else 0, o.attribute, o.dtype, f"column{k}")  # type: ignore[arg-type]  # an accumulate's attribute is its kind
-            for k, o in enumerate(column_ops)
+            _Column(
+                str(operation.buffer),
+                operation.index if operation.index is not None else 0,
+                cast("ReductionKind", operation.attribute),
+                operation.dtype,
+                f"column{number}",
+            )
+            for number, operation in enumerate(column_ops)
         ]
         self._write_zeros()
         if self._sweeps:
@@ -228,7 +235,10 @@ class _Writer:
         size_type = "i64" if kernel.decisions.wide_index else "i32"
         scalar = {torch.float64: "fp64", torch.int64: "i64", torch.bool: "i32"}
         return (
-            *((self._parameters[a.buffer], "*" + SIGNATURE_TYPES[a.dtype]) for a in kernel.arguments),
+            *(
+                (self._parameters[a.buffer], "*" + SIGNATURE_TYPES[a.dtype])
+                for a in kernel.arguments
+            ),
             *((f"n{k}", size_type) for k in range(len(kernel.sizes))),
             *((self._arguments[name], scalar.get(dtype, "fp64")) for name, dtype in kernel.scalars),
         )
@@ -270,8 +280,12 @@ class _Writer:
         across = _ceil_div(ranges[column], self._blocks.columns)
         self._emit(f"program = tl.program_id(0).to({self._index_type})")
         self._emit(f"across = {self._text(across)}")
-        self._emit(f"y = (program // across) * {self._blocks.outer} + tl.arange(0, {self._blocks.outer})[:, None]")
-        self._emit(f"x = (program % across) * {self._blocks.columns} + tl.arange(0, {self._blocks.columns})[None, :]")
+        self._emit(
+            f"y = (program // across) * {self._blocks.outer} + tl.arange(0, {self._blocks.outer})[:, None]"
+        )
+        self._emit(
+            f"x = (program % across) * {self._blocks.columns} + tl.arange(0, {self._blocks.columns})[None, :]"
+        )
         self._emit(f"x_mask = (y < {self._text(rows)}) & (x < {self._text(ranges[column])})")
         self._outer_mask = "x_mask"
         self._decode("y", [self._outer[d] for d in order], [ranges[d] for d in order])
@@ -297,7 +311,9 @@ class _Writer:
         grid: Size
         if self._columns:
             grid = self._blocks.programs
-            self._emit(f"for x_start in range(program * {block}, {self._text(total)}, {grid * block}):")
+            self._emit(
+                f"for x_start in range(program * {block}, {self._text(total)}, {grid * block}):"
+            )
             self._depth += 1
             self._emit(f"x = x_start + tl.arange(0, {block})[:, None]")
         else:
@@ -307,9 +323,9 @@ class _Writer:
             self._emit(f"x_mask = x < {self._text(total)}")
             self._outer_mask = "x_mask"
         self._decode("x", self._outer, self._body.ranges)
-        for number, stage in enumerate(self._body.stages):
+        for stage in self._body.stages:
             if stage.level == "inner" and self._looped:
-                self._sweep(number, stage, count, width)
+                self._sweep(stage, count, width)
             else:
                 self._straight((stage,))
         if self._columns:
@@ -335,7 +351,7 @@ class _Writer:
             for accumulator in self._accumulators:
                 self._reduce_now(accumulator)
 
-    def _sweep(self, number: int, stage: Stage, count: Size, width: int) -> None:
+    def _sweep(self, stage: Stage, count: Size, width: int) -> None:
         """An inner stage as a loop over blocks of the reduction range."""
         read = {o.buffer for o in stage.operations if o.name == "load"}
         if read & self._stored:
@@ -363,7 +379,6 @@ class _Writer:
             self._finish(accumulator)
         for position in [p for p in self._values if p in self._inner_positions]:
             del self._values[position]
-        del number
 
     def _operation(self, position: int, operation: Operation) -> None:
         self._position = position
@@ -381,22 +396,26 @@ class _Writer:
         if text.isidentifier():
             self._values[position] = text
             return
-        name = f"v{position}" if f"v{position}" not in self._values.values() else self._name(f"v{position}_")
+        name = (
+            f"v{position}"
+            if f"v{position}" not in self._values.values()
+            else self._name(f"v{position}_")
+        )
         self._emit(f"{name} = {text}")
         self._values[position] = name
 
     def _renamed(self, operation: Operation) -> Operation:
         if operation.name != "argument":
             return operation
-        from dataclasses import replace
-
         return replace(operation, attribute=self._arguments[str(operation.attribute)])
 
     def _recompute(self, position: int) -> None:
         """Write an operation of an earlier sweep again: a looped kernel keeps no rows."""
         operation = self._operations[position]
         if operation.name == "scan":
-            raise KeyError("a scan's value is needed in a later sweep of a row too long for registers")
+            raise KeyError(
+                "a scan's value is needed in a later sweep of a row too long for registers"
+            )
         self._operation(position, operation)
 
     # ---- reductions
@@ -461,7 +480,9 @@ class _Writer:
             held = self._name("a")
             wide = f"{value}.to({triton_type(dtype)})"
             self._emit(f"{held} = {self._masked(wide, _neutral(kind, dtype), triton_type(dtype))}")
-            self._first_extreme(accumulator, held, self._masked("r", "2147483647", self._index_type))
+            self._first_extreme(
+                accumulator, held, self._masked("r", "2147483647", self._index_type)
+            )
             return
         held = self._name("a")
         self._emit(f"{held} = {self._masked(value, _neutral(kind, dtype), triton_type(dtype))}")
@@ -478,7 +499,9 @@ class _Writer:
     def _first_extreme(self, accumulator: _Accumulator, held: str, places: str) -> None:
         best, place, index = self._name("a"), self._name("a"), self._name("a")
         self._emit(f"{index} = {places}")
-        self._emit(f"{best}, {place} = tl.reduce(({held}, {index}), 1, prelude.combine_{accumulator.kind})")
+        self._emit(
+            f"{best}, {place} = tl.reduce(({held}, {index}), 1, prelude.combine_{accumulator.kind})"
+        )
         self._define(accumulator, f"{place}[:, None].to(tl.int64)")
 
     def _two_pass(self, accumulator: _Accumulator) -> None:
@@ -496,7 +519,9 @@ class _Writer:
 
     def _merge_welford(self, accumulator: _Accumulator, names: list[str]) -> None:
         merged = [self._name("w") for _ in range(3)]
-        self._emit(f"{', '.join(merged)} = tl.reduce(({', '.join(names)}), 1, prelude.combine_welford)")
+        self._emit(
+            f"{', '.join(merged)} = tl.reduce(({', '.join(names)}), 1, prelude.combine_welford)"
+        )
         self._values[accumulator.position] = "|".join(f"{name}[:, None]" for name in merged)
 
     def part(self, value: str, number: int) -> str:
@@ -518,7 +543,9 @@ class _Writer:
             wide = f"{value}.to({typed})"
             masked = self._masked(wide, neutral, typed)
             place = self._masked("r", "2147483647", self._index_type)
-            self._emit(f"{name}, {name}_at = prelude.combine_{kind}({name}, {name}_at, {masked}, {place})")
+            self._emit(
+                f"{name}, {name}_at = prelude.combine_{kind}({name}, {name}_at, {masked}, {place})"
+            )
             return [*initial, f"{name}_at = tl.full({shape}, 2147483647, {self._index_type})"]
         masked = self._masked(value, neutral, typed)
         self._emit(f"{name} = prelude.{_COMBINE[kind]}({name}, {masked})")
@@ -555,7 +582,9 @@ class _Writer:
         self._emit(f"{result} = tl.associative_scan({held}, 1, {combine})")
         if self._looped:
             carry = f"carry{self._position}"
-            self._carries.append(f"{carry} = tl.full([{self._blocks.outer}, 1], {neutral}, {typed})")
+            self._carries.append(
+                f"{carry} = tl.full([{self._blocks.outer}, 1], {neutral}, {typed})"
+            )
             total = self._name("s")
             self._emit(f"{result} = {combine}({carry}, {result})")
             self._emit(f"{total} = tl.reduce({held}, 1, {combine})[:, None]")
@@ -697,7 +726,9 @@ class _Writer:
         if indirect.wrap:
             self._emit(f"{name} = tl.where({name} < 0, {name} + {size}, {name})")
         if indirect.check is not None:
-            conditions = [m for m in (self._access_mask(frozenset((*self._outer, *self._inner)), mask),) if m]
+            conditions = [
+                m for m in (self._access_mask(frozenset((*self._outer, *self._inner)), mask),) if m
+            ]
             inside = f"(({name} >= 0) & ({name} < {size}))"
             test = f"{inside} | (({conditions[0]}) == 0)" if conditions else inside
             self._emit(f'tl.device_assert({test}, "{indirect.check.error}: index out of range")')

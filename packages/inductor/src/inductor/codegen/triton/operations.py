@@ -4,7 +4,7 @@
 operations need the tile they stand in; they are delegated to the `Tile` that the kernel writer passes.
 """
 
-# ruff: noqa: D102 - each method's contract stands in ScalarOps
+# ruff: noqa: D102, ARG002 - each method's contract and parameters stand in ScalarOps
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol

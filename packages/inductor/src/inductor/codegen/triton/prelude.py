@@ -5,7 +5,8 @@ is what ATen's CUDA kernels do: IEEE division and square root, NaN through maxim
 gives 0 without a trap. Imported by generated source only, never by the compiler itself: importing it imports Triton.
 """
 
-# ruff: noqa: ANN001, ANN201, D103 - device functions have no Python types; each is one formula
+# ruff: noqa: ANN001, ANN201, ANN202, D103, N803, PLR0124 - device functions have no Python types; `x != x` is the test
+# for NaN; constants are capitals, as Triton programs have them
 # mypy: ignore-errors
 # pyright: basic
 from __future__ import annotations
@@ -263,7 +264,10 @@ def _digamma(x):
         shift = tl.where(small, shift - 1.0 / z, shift)
         z = tl.where(small, z + 1.0, z)
     s = 1.0 / (z * z)
-    series = s * (0.08333333333333333 - s * (0.008333333333333333 - s * (0.003968253968253968 - s * 0.004166666666666667)))
+    series = s * (
+        0.08333333333333333
+        - s * (0.008333333333333333 - s * (0.003968253968253968 - s * 0.004166666666666667))
+    )
     value = shift + tl.log(z) - 0.5 / z - series
     fraction = x - tl.floor(x + 0.5)
     angle = 3.141592653589793 * fraction
@@ -360,7 +364,11 @@ def power(x, y):
     whole = tl.floor(y) == y
     odd = whole & ((y - 2.0 * tl.floor(0.5 * y)) == 1.0)
     value = tl.where((x < 0.0) & odd, -value, value)
-    value = tl.where((x < 0.0) & (tl.abs(x) < float("inf")) & (tl.abs(y) < float("inf")) & (whole == 0), float("nan"), value)
+    value = tl.where(
+        (x < 0.0) & (tl.abs(x) < float("inf")) & (tl.abs(y) < float("inf")) & (whole == 0),
+        float("nan"),
+        value,
+    )
     zero = size == 0.0
     at_zero = tl.where(y > 0.0, size, float("inf"))
     at_zero = tl.where(odd, copysign(at_zero, x), at_zero)
@@ -385,7 +393,9 @@ def integer_power(x, y):
     negative = tl.where(x == 1, 1, tl.where(x == -1, tl.where(odd, -1, 1), 0)).to(x.dtype)
     # An exponent of 64 or more leaves only 0, 1, -1 and even bases' wrapped zeros.
     huge = tl.where(x == 1, 1, tl.where(x == -1, tl.where(odd, -1, 1), 0)).to(x.dtype)
-    value = tl.where(y >= 64, tl.where((x & 1) == 0, 0, tl.where((x == 1) | (x == -1), huge, value)), value)
+    value = tl.where(
+        y >= 64, tl.where((x & 1) == 0, 0, tl.where((x == 1) | (x == -1), huge, value)), value
+    )
     return tl.where(y < 0, negative, value)
 
 
@@ -483,7 +493,7 @@ def shift_right(x, y, BITS: tl.constexpr):
     return (x >> tl.where(outside, BITS - 1, y)).to(x.dtype)
 
 
-# ---- combinations for tl.reduce and tl.associative_scan ---------------------------------------------------------------
+# ---- combinations for tl.reduce and tl.associative_scan -------------------------------------------------------------
 @triton.jit
 def combine_sum(x, y):
     return x + y

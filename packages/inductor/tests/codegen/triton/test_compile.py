@@ -1,0 +1,130 @@
+"""Generated kernels compile to device code without a GPU: for Hopper and for one AMD target."""
+
+import shutil
+
+import pytest
+import torch
+
+from inductor.codegen.triton import write_kernel
+from inductor.ir import Recorder, Vector
+from inductor.runtime.triton_build import TritonBuilder, TritonBuildError, TritonTarget
+from inductor.schedule.blocks import choose_blocks
+
+F32, BF16 = torch.float32, torch.bfloat16
+TARGETS = [TritonTarget("cuda", 90, 32), TritonTarget("hip", "gfx942", 64)]
+
+
+@pytest.fixture(scope="module", params=TARGETS, ids=["sm_90", "gfx942"])
+def builder(request, tmp_path_factory):
+    made = TritonBuilder(tmp_path_factory.mktemp("kernels"), request.param, processes=2)
+    yield made
+    made.close()
+
+
+def _bodies():
+    recorder = Recorder((64, 512))
+    i, j = recorder.outer
+    value = recorder.load("x", 512 * i + j, BF16)
+    for name in (
+        "tanh",
+        "erf",
+        "exp",
+        "log1p",
+        "expm1",
+        "rsqrt",
+        "sigmoid",
+        "lgamma",
+        "digamma",
+        "erfinv",
+        "atan",
+    ):
+        value = recorder.op(name, value)
+    value = recorder.op("pow", value, recorder.load("y", j, F32))
+    value = recorder.op("atan2", recorder.op("fmod", value, recorder.constant(3.0, F32)), value)
+    recorder.store("out", 512 * i + j, value, BF16)
+    yield "mathematics", recorder.finish(), {"x": BF16, "y": F32, "out": BF16}, None
+
+    for kind in ("sum", "max", "argmax", "welford", "any"):
+        recorder = Recorder((64,), (5000 if kind == "welford" else 20000,))
+        (i,), (r,) = recorder.outer, recorder.inner
+        recorder.stage("inner")
+        dtype = {"argmax": torch.int64, "any": torch.bool}.get(kind, F32)
+        reduced = recorder.reduce(kind, recorder.load("x", 20000 * i + r, F32), dtype=dtype)
+        recorder.stage("outer")
+        value = recorder.part(reduced, 1, F32) if kind == "welford" else reduced
+        recorder.store("out", i, value, dtype)
+        yield f"reduction_{kind}", recorder.finish(), {"x": F32, "out": dtype}, None
+
+    recorder = Recorder((768,), (4096,))
+    (i,), (r,) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    total = recorder.reduce("sum", recorder.load("x", i + 768 * r, BF16), dtype=F32)
+    recorder.stage("outer")
+    recorder.store("out", i, total, F32)
+    yield "columns", recorder.finish(), {"x": BF16, "out": F32}, Vector("outer", 0, 16)
+
+    recorder = Recorder((100, 64))
+    i, j = recorder.outer
+    drawn = recorder.op(
+        "philox_uniform",
+        recorder.load("seed", 0, torch.int64),
+        recorder.constant(3, torch.int64),
+        recorder.index_expression(64 * i + j, torch.int64),
+        dtype=F32,
+    )
+    recorder.store("out", 64 * i + j, drawn, F32)
+    yield "random", recorder.finish(), {"seed": torch.int64, "out": F32}, None
+
+    recorder = Recorder((8,), (300,))
+    (i,), (r,) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    recorder.store(
+        "out", 300 * i + r, recorder.scan(recorder.load("x", 300 * i + r, F32), "sum"), F32
+    )
+    yield "scan", recorder.finish(), {"x": F32, "out": F32}, None
+
+
+BODIES = list(_bodies())
+
+
+@pytest.mark.parametrize("case", BODIES, ids=[name for name, *_ in BODIES])
+def test_kernels_compile(builder, make_kernel, case):
+    _, body, dtypes, vector = case
+    kernel = make_kernel(body, dtypes, vector=vector)
+    source = write_kernel(kernel, choose_blocks(kernel))
+    built = builder.submit(source, range(source.pointers)).result()
+    assert built.binary[:4] == b"\x7fELF"
+    assert built.warps == source.warps
+
+
+def test_a_finished_kernel_is_found_on_disk_and_a_damaged_one_is_made_again(builder, make_kernel):
+    _, body, dtypes, _ = BODIES[0]
+    kernel = make_kernel(body, dtypes)
+    source = write_kernel(kernel, choose_blocks(kernel))
+    first = builder.submit(source, ()).result()
+    again = TritonBuilder(builder.directory, builder.target, processes=1)
+    try:
+        assert again.submit(source, ()).result() == first
+        assert not again._running  # nobody was asked
+        for path in builder.directory.glob("*.bin"):
+            path.write_bytes(b"damaged")
+        assert again.submit(source, ()).result().binary == first.binary
+    finally:
+        again.close()
+
+
+def test_a_kernel_that_triton_rejects_is_an_error_with_its_text(tmp_path, make_kernel):
+    import dataclasses
+
+    builder = TritonBuilder(tmp_path, TARGETS[0], processes=1)
+    _, body, dtypes, _ = BODIES[0]
+    kernel = make_kernel(body, dtypes)
+    source = write_kernel(kernel, choose_blocks(kernel))
+    broken = dataclasses.replace(source, text=source.text.replace("tl.arange(0, ", "tl.arange(1, "))
+    try:
+        with pytest.raises(TritonBuildError, match="not compiled"):
+            builder.submit(broken, ()).result()
+        assert builder.submit(source, ()).result().name == "kernel"
+    finally:
+        builder.close()
+    shutil.rmtree(tmp_path, ignore_errors=True)
