@@ -143,6 +143,8 @@ def elementwise(kind: Promotion = Promotion.SAME) -> Callable[[Function], Functi
             )
             if isinstance(out, tuple):
                 return tuple(cast(o, result) for o in out)
+            if out is NotImplemented:
+                return out
             return cast(out, result)
 
         return promoted  # type: ignore[return-value]

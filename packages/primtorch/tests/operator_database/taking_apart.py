@@ -40,14 +40,22 @@ class TakingApart(TorchDispatchMode):
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
+        # A handler runs with the keys of lazy conjugation and negation switched off: a tensor that
+        # carries one of the bits would be read without it.
+        with torch._C._PreserveDispatchKeyGuard():
+            for key in ("Conjugate", "Negative"):
+                torch._C._dispatch_tls_set_dispatch_key_excluded(
+                    torch._C._parse_dispatch_key(key), False
+                )
+            return self._run(operator, args, kwargs)
+
+    def _run(self, operator, args, kwargs):
         function = self.table.get(operator)
         if function is not None:
             with self:
-                try:
-                    return function(*args, **kwargs)
-                except NotImplementedError as refusal:
-                    if "decomposed" not in str(refusal):
-                        raise
+                out = function(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
         elif operator._schema.is_mutable:
             functional = functional_form(operator)
             if functional is not None and functional in self.table:

@@ -11,7 +11,7 @@ import math
 import torch
 from torch import Tensor
 
-from primtorch.promotion import cast, computation_dtype, elementwise, result_dtype
+from primtorch.promotion import Promotion, cast, computation_dtype, elementwise, result_dtype
 from primtorch.registry import decomposes
 
 aten = torch.ops.aten
@@ -370,7 +370,7 @@ def logit(self: Tensor, eps: float | None = None) -> Tensor:
     )
 
 
-@elementwise()
+@elementwise(Promotion.FLOAT)
 def _logit(self: Tensor) -> Tensor:
     self = _floating(self)
     return aten.log.default(self / (1 - self))

@@ -321,7 +321,9 @@ def clamp_max_tensor(self: Tensor, max: Tensor) -> Tensor:
 @decomposes(aten.logaddexp.default)
 @elementwise(Promotion.FLOAT)
 def logaddexp(self: Tensor, other: Tensor) -> Tensor:
-    """log(exp(a) + exp(b)), equal infinities kept."""
+    """log(exp(a) + exp(b)), equal infinities kept; declined for complex numbers."""
+    if self.dtype.is_complex:
+        return NotImplemented
     same = aten.logical_and.default(aten.isinf.default(self), aten.eq.Tensor(self, other))
     largest = aten.maximum.default(self, other)
     total = largest + aten.log1p.default(aten.exp.default(-aten.abs.default(self - other)))

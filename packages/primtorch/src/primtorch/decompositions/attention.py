@@ -1,7 +1,7 @@
 """Attention kernels taken apart, for backends that have none: scores, softmax and their gradients by products.
 
 The "inductor" table keeps the kernels whole. What is written here is their meaning, including the row-wise
-log-sum-exp that they hand to their backward. Dropout inside the kernel can't be followed, so it is refused.
+log-sum-exp that they hand to their backward. Dropout inside the kernel can't be followed, so it is declined.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def _scaled_dot_product_flash_attention_for_cpu(
     attn_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Attention and the log-sum-exp of its rows, laid out (B, L, H, E) and (B, L, H) in memory as the kernel does."""
+    """Attention with the query's strides, and the log-sum-exp of its rows, stored (B, L, H)."""
     if dropout_p:
-        raise NotImplementedError("attention with dropout inside the kernel isn't decomposed")
+        return NotImplemented
     dtype = computation_dtype(query.dtype)
     batch, heads, length, _ = query.shape
     scores = _scores(query, key, _scale(query, scale), is_causal, attn_mask, dtype)
@@ -79,7 +79,9 @@ def _scaled_dot_product_flash_attention_for_cpu(
         _batched(value, dtype),
     )
     out = aten.view.default(cast(product, query.dtype), [batch, heads, length, value.shape[3]])
-    out = aten.permute.default(contiguous(aten.permute.default(out, [0, 2, 1, 3])), [0, 2, 1, 3])
+    wanted = aten.empty_like.default(query)
+    if wanted.stride() != out.stride() and wanted.shape == out.shape:
+        out = aten.copy.default(wanted, out)
     rows = aten.squeeze.dims(normaliser, [-1])
     rows = aten.permute.default(contiguous(aten.permute.default(rows, [0, 2, 1])), [0, 2, 1])
     return out, rows
@@ -101,7 +103,7 @@ def _scaled_dot_product_flash_attention_for_cpu_backward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients for query, key and value."""
     if dropout_p:
-        raise NotImplementedError("attention with dropout inside the kernel isn't decomposed")
+        return NotImplemented
     dtype = computation_dtype(query.dtype)
     batch, heads, length, _ = query.shape
     span = key.shape[2]

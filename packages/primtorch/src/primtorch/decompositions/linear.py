@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from primtorch.promotion import cast, computation_dtype
+from primtorch.decompositions.views import reshaped
+from primtorch.promotion import cast, computation_dtype, result_dtype
 from primtorch.registry import decomposes
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ Number = int | float | complex
 def _blend(self: Tensor, product: Tensor, beta: Number, alpha: Number) -> Tensor:
     """beta * self + alpha * product; half types are summed in float32 and rounded once."""
     result = product.dtype
+    if not (result.is_floating_point or result.is_complex):
+        beta, alpha = int(beta.real), int(alpha.real)
     computation = computation_dtype(result)
     out = cast(product, computation)
     if alpha != 1:
@@ -65,8 +68,19 @@ def baddbmm(
 def addbmm(
     self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Number = 1, alpha: Number = 1
 ) -> Tensor:
-    """beta * self + alpha * the sum of the products over the batch."""
-    return _blend(self, aten.sum.dim_IntList(aten.bmm.default(batch1, batch2), [0]), beta, alpha)
+    """beta * self + alpha * the sum of the products over the batch: one product over both."""
+    if batch1.dim() != 3 or batch2.dim() != 3:
+        raise RuntimeError(
+            "batch1 must be a 3D tensor" if batch1.dim() != 3 else "batch2 must be a 3D tensor"
+        )
+    batch, rows, inner = batch1.shape
+    if batch2.shape[0] != batch or batch2.shape[1] != inner:
+        raise RuntimeError(
+            f"Incompatible matrix sizes for bmm ({rows}x{inner} and {batch2.shape[1]}x{batch2.shape[2]})"
+        )
+    left = reshaped(aten.permute.default(batch1, [1, 0, 2]), [rows, batch * inner])
+    right = reshaped(batch2, [batch * inner, batch2.shape[2]])
+    return _blend(self, aten.mm.default(left, right), beta, alpha)
 
 
 @decomposes(aten.mv.default)
@@ -86,8 +100,8 @@ def _contract(left: Tensor, right: Tensor, dim: int) -> Tensor:
     _same_dtype("expected m1 and m2 to have the same dtype", left, right)
     result = left.dtype
     computation = computation_dtype(result)
-    return aten.sum.dim_IntList(
-        cast(left, computation) * cast(right, computation), [dim], dtype=result
+    return cast(
+        aten.sum.dim_IntList(cast(left, computation) * cast(right, computation), [dim]), result
     )
 
 
@@ -159,5 +173,7 @@ def _trilinear(
         for dim in dims:
             widened = aten.unsqueeze.default(widened, dim)
         operands.append(widened)
-    product = operands[0] * operands[1] * operands[2]
-    return aten.sum.dim_IntList(product, list(sumdim)) if sumdim else product
+    result = result_dtype(*operands)
+    first, second, third = (cast(operand, computation_dtype(result)) for operand in operands)
+    product = first * second * third
+    return cast(aten.sum.dim_IntList(product, list(sumdim)) if sumdim else product, result)

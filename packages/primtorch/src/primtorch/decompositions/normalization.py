@@ -19,11 +19,11 @@ from primtorch.registry import decomposes
 aten = torch.ops.aten
 
 
-def _statistics_dtype(input: Tensor, weight: Tensor | None, bias: Tensor | None) -> torch.dtype:
+def _statistics_dtype(input: Tensor, *parameters: Tensor | None) -> torch.dtype:
     """The dtype of saved mean and reciprocal deviation: on the CPU that of the parameters, elsewhere the accumulator's."""
     if input.device.type != "cpu":
         return computation_dtype(input.dtype)
-    for parameter in (weight, bias):
+    for parameter in parameters:
         if parameter is not None and parameter.dtype is not input.dtype:
             return computation_dtype(input.dtype)
     return input.dtype
@@ -184,6 +184,10 @@ def native_group_norm(
         out = out + aten.view.default(contiguous(cast(bias, computation)), channel)
     statistics = _statistics_dtype(input, weight, bias)
     out = cast(out, input.dtype)
+    if input.device.type == "cpu" and input.dim() in (4, 5):
+        channels_last = torch.channels_last if input.dim() == 4 else torch.channels_last_3d
+        if input.is_contiguous(memory_format=channels_last):
+            out = aten.clone.default(out, memory_format=channels_last)
     return (
         out,
         cast(aten.squeeze.dims(mean, [2]), statistics),
@@ -286,6 +290,7 @@ def _batch_norm(
     """Output, saved mean, saved reciprocal deviation, new running mean and variance."""
     computation = computation_dtype(input.dtype)
     rank = input.dim()
+    statistics = _statistics_dtype(input, weight, bias, running_mean, running_var)
     if not training:
         assert running_mean is not None, "eager refuses inference without running statistics"
         assert running_var is not None, "eager refuses inference without running statistics"
@@ -293,8 +298,8 @@ def _batch_norm(
         reciprocal = aten.rsqrt.default(_channelwise(cast(running_var, computation), rank) + eps)
         out = _normalized_batch(input, weight, bias, mean, reciprocal)
         if input.device.type == "cpu":
-            saved_mean = aten.new_empty.default(input, [0])
-            saved_reciprocal = aten.new_empty.default(input, [0])
+            saved_mean = aten.new_empty.default(input, [0], dtype=statistics)
+            saved_reciprocal = aten.new_empty.default(input, [0], dtype=statistics)
         else:
             saved_mean = aten.squeeze.dims(mean, [0, *range(2, rank)])
             saved_reciprocal = aten.squeeze.dims(reciprocal, [0, *range(2, rank)])
@@ -313,7 +318,14 @@ def _batch_norm(
             count / (count - 1) if count > 1 else math.nan
         )
         new_variance = _running_update(running_var, unbiased, momentum)
-    return out, flat_mean, aten.squeeze.dims(reciprocal, dims), new_mean, new_variance
+    flat_reciprocal = aten.squeeze.dims(reciprocal, dims)
+    return (
+        out,
+        cast(flat_mean, statistics),
+        cast(flat_reciprocal, statistics),
+        new_mean,
+        new_variance,
+    )
 
 
 @decomposes(aten._native_batch_norm_legit_functional.default)
@@ -390,6 +402,8 @@ def native_batch_norm_backward(
     total = aten.sum.dim_IntList(grad, dims, True)
     projection = aten.sum.dim_IntList(grad * normalized, dims, True)
     parameter_dtype = input.dtype if weight is None else weight.dtype
+    if input.device.type == "cpu":
+        parameter_dtype = _statistics_dtype(input, weight, running_mean, running_var, save_mean)
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         scale = (

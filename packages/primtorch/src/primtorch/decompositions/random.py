@@ -2,8 +2,8 @@
 
 Each draws one seed from the device's default generator, in program order, and reckons its numbers from (seed, index)
 by the philox prims. The distribution is eager's, the numbers aren't; whoever needs eager's numbers takes these
-operators out of the table (`fallback_random`). An explicit generator can't be followed: such a call is refused here,
-so that it is left to ATen.
+operators out of the table (`fallback_random`). An explicit generator can't be followed: such a call is declined
+(NotImplemented), so that it is left to ATen.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from primtorch.promotion import cast, computation_dtype
+from primtorch.promotion import cast, computation_dtype, result_dtype
 from primtorch.registry import decomposes
 
 if TYPE_CHECKING:
@@ -32,13 +32,6 @@ def _uniform(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Uniform numbers of the shape of `like`, in its computation dtype."""
     wanted = dtype or computation_dtype(like.dtype)
     return philox.philox_uniform.default(_seed(like.device), 0, list(like.shape), dtype=wanted)
-
-
-def _refuse(generator: torch.Generator | None) -> None:
-    if generator is not None:
-        raise NotImplementedError(
-            "a random operator with a generator of its own isn't decomposed; ATen runs it"
-        )
 
 
 @decomposes(aten.native_dropout.default)
@@ -63,10 +56,10 @@ def _zero(like: Tensor) -> Tensor:
 @decomposes(aten.native_dropout_backward.default)
 def native_dropout_backward(grad_output: Tensor, mask: Tensor, scale: float) -> Tensor:
     """The gradient where the mask kept, scaled."""
-    computation = computation_dtype(grad_output.dtype)
-    return cast(
-        cast(grad_output, computation) * (cast(mask, computation) * scale), grad_output.dtype
-    )
+    result = result_dtype(grad_output, scale)
+    computation = computation_dtype(result)
+    kept = cast(mask, computation) * scale
+    return cast(cast(grad_output, computation) * kept, result)
 
 
 @decomposes(aten.bernoulli.p)
@@ -74,7 +67,8 @@ def bernoulli_p(
     self: Tensor, p: float = 0.5, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """One with probability `p`, else zero, in the operand's dtype."""
-    _refuse(generator)
+    if generator is not None:
+        return NotImplemented
     if not 0 <= p <= 1:
         raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={p:g}")
     return cast(aten.lt.Scalar(_uniform(self, torch.float32), p), self.dtype)
@@ -83,7 +77,8 @@ def bernoulli_p(
 @decomposes(aten.bernoulli.default)
 def bernoulli(self: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
     """One with each element's own probability."""
-    _refuse(generator)
+    if generator is not None:
+        return NotImplemented
     computation = torch.float64 if self.dtype is torch.float64 else torch.float32
     return cast(aten.lt.Tensor(_uniform(self, computation), cast(self, computation)), self.dtype)
 
@@ -93,7 +88,8 @@ def bernoulli_tensor(
     self: Tensor, p: Tensor, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """One with the probabilities of `p`."""
-    _refuse(generator)
+    if generator is not None:
+        return NotImplemented
     computation = torch.float64 if p.dtype is torch.float64 else torch.float32
     return cast(aten.lt.Tensor(_uniform(self, computation), cast(p, computation)), self.dtype)
 
@@ -192,7 +188,8 @@ def uniform(
     self: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """Uniform numbers in [from, to) of the tensor's shape and dtype."""
-    _refuse(generator)
+    if generator is not None:
+        return NotImplemented
     return cast(_uniform(self) * (to - from_) + from_, self.dtype)
 
 
@@ -201,7 +198,8 @@ def normal_functional(
     self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """Normal numbers of the tensor's shape and dtype."""
-    _refuse(generator)
+    if generator is not None:
+        return NotImplemented
     if std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std:g}")
     return cast(_normal(self) * std + mean, self.dtype)
@@ -217,7 +215,8 @@ def normal_tensor_float(
     mean: Tensor, std: float = 1.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """Normal numbers about each element."""
-    _refuse(generator)
+    if generator is not None:
+        return NotImplemented
     return cast(_normal(mean) * std + mean, mean.dtype)
 
 
@@ -226,7 +225,8 @@ def normal_float_tensor(
     mean: float, std: Tensor, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """Normal numbers with each element's deviation."""
-    _refuse(generator)
+    if generator is not None:
+        return NotImplemented
     return cast(_normal(std) * std + mean, std.dtype)
 
 
@@ -235,7 +235,8 @@ def exponential(
     self: Tensor, lambd: float = 1.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """Exponential numbers of rate `lambd`."""
-    _refuse(generator)
+    if generator is not None:
+        return NotImplemented
     return cast(aten.log1p.default(-_uniform(self)) * (-1 / lambd), self.dtype)
 
 
@@ -248,7 +249,8 @@ def cauchy(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Cauchy numbers."""
-    _refuse(generator)
+    if generator is not None:
+        return NotImplemented
     return cast(aten.tan.default((_uniform(self) - 0.5) * math.pi) * sigma + median, self.dtype)
 
 
@@ -257,14 +259,16 @@ def log_normal(
     self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """Numbers whose logarithm is normal."""
-    _refuse(generator)
+    if generator is not None:
+        return NotImplemented
     return cast(aten.exp.default(_normal(self) * std + mean), self.dtype)
 
 
 @decomposes("aten.geometric.default")
 def geometric(self: Tensor, p: float, *, generator: torch.Generator | None = None) -> Tensor:
     """The number of trials up to the first success of probability `p`."""
-    _refuse(generator)
+    if generator is not None:
+        return NotImplemented
     drawn = _uniform(self, torch.float64 if self.dtype is torch.float64 else torch.float32)
     trials = aten.ceil.default(aten.log1p.default(-drawn) / math.log1p(-p))
     return cast(aten.clamp.default(trials, 1, None), self.dtype)

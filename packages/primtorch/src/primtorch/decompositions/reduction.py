@@ -349,17 +349,17 @@ def nanmedian(self: Tensor) -> Tensor:
 
 @decomposes(aten.sort.default)
 def sort(self: Tensor, dim: int = -1, descending: bool = False) -> tuple[Tensor, Tensor]:
-    """Sorted values along `dim` and where they stood; the stable order is one of the permitted."""
+    """Sorted values along `dim` and where they stood; equal elements in any order."""
     pair: tuple[Tensor, Tensor] = aten.sort.stable(
-        self, stable=True, dim=dim, descending=descending
+        self, stable=False, dim=dim, descending=descending
     )
     return pair
 
 
 @decomposes(aten.argsort.stable)
-def argsort(self: Tensor, *, stable: bool, dim: int = -1, descending: bool = False) -> Tensor:  # noqa: ARG001  always stable
+def argsort(self: Tensor, *, stable: bool, dim: int = -1, descending: bool = False) -> Tensor:
     """The permutation that sorts along `dim`."""
-    return aten.sort.stable(self, stable=True, dim=dim, descending=descending)[1]
+    return aten.sort.stable(self, stable=stable, dim=dim, descending=descending)[1]
 
 
 @decomposes(aten._cdist_forward.default)
