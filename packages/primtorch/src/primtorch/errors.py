@@ -2,6 +2,9 @@
 
 PrimtorchError
 +-- RegistrationError (TypeError): `decomposes` or `.extended` got no overload or a repeated one
++-- DataDependentError (RuntimeError): only the data of a tensor can tell, and there is none
++-- FrozenEnvironmentError (RuntimeError): a size question would need a guard after capture ended
++-- UnsupportedOperatorError (NotImplementedError): the result of an operator can't be inferred
 +-- UnboundSymbolError (LookupError): a symbol of an expression has no value
 +-- UnknownTableError (KeyError): there is no decomposition table of that name
 +-- DecompositionError (RuntimeError): a result differs in metadata from its operator's
@@ -13,11 +16,14 @@ user's own operands is none of these: a decomposition raises what the eager oper
 from __future__ import annotations
 
 __all__ = [
+    "DataDependentError",
     "DecompositionError",
+    "FrozenEnvironmentError",
     "PrimtorchError",
     "RegistrationError",
     "UnboundSymbolError",
     "UnknownTableError",
+    "UnsupportedOperatorError",
 ]
 
 
@@ -59,3 +65,49 @@ class UnboundSymbolError(PrimtorchError, LookupError):
             "pass one in the mapping"
         )
         self.symbol = symbol
+
+
+class DataDependentError(PrimtorchError, RuntimeError):
+    """Something was asked that only the data of a tensor can answer, while there is no data."""
+
+    def __init__(
+        self,
+        what: str,
+        source_line: tuple[str, int, str, str] | None,
+        *,
+        operator: object = None,
+    ) -> None:
+        where = f" at {source_line[0]}:{source_line[1]}" if source_line else ""
+        asked = f" (asked by {operator})" if operator is not None else ""
+        super().__init__(
+            f"{what} is known only at run time{asked}{where}; move this out of the compiled "
+            "function, use torch.where or torch._check to say what is expected, or let capture "
+            "break the graph here"
+        )
+        self.what = what
+        self.source_line = source_line
+        self.operator = operator
+
+
+class FrozenEnvironmentError(PrimtorchError, RuntimeError):
+    """A size question was asked after capture ended whose answer would need a new guard."""
+
+    def __init__(self, question: str, operator: object) -> None:
+        super().__init__(
+            f"whether {question} is not decided by the guards of this capture"
+            f"{f' (asked by {operator})' if operator is not None else ''}; "
+            "compile code that is valid both ways, or ask before the environment is frozen"
+        )
+        self.question = question
+
+
+class UnsupportedOperatorError(PrimtorchError, NotImplementedError):
+    """An operator has no shape rule and can't be inferred in another way."""
+
+    def __init__(self, operator: object, why: str) -> None:
+        super().__init__(
+            f"the result of {operator} can't be inferred without data: {why}; run it outside the "
+            "compiled function, or register a decomposition or a shape rule for it"
+        )
+        self.operator = operator
+        self.why = why

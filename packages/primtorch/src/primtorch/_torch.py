@@ -1,0 +1,47 @@
+"""The private names of torch that primtorch can't do without, each behind a name of our own.
+
+A test per supported torch version checks that they are there and behave as described here. Nothing
+else in this package may touch a name of torch that starts with an underscore.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+disabled_torch_function = torch._C._disabled_torch_function_impl
+
+
+def make_wrapper(
+    cls: type[torch.Tensor],
+    shape: tuple[Any, ...],
+    stride: tuple[Any, ...],
+    storage_offset: Any,
+    dtype: torch.dtype,
+    device: torch.device,
+    requires_grad: bool,
+) -> Any:
+    """A tensor of class `cls` without data; sizes may be SymInts."""
+    return torch.Tensor._make_wrapper_subclass(
+        cls,
+        shape,
+        strides=stride,
+        storage_offset=storage_offset,
+        dtype=dtype,
+        device=device,
+        requires_grad=requires_grad,
+    )
+
+
+def has_kernel(operator: str, key: str) -> bool:
+    """Whether an operator ("aten::add.Tensor") has a kernel registered at a dispatch key."""
+    return torch._C._dispatch_has_kernel_for_dispatch_key(operator, key)
+
+
+def device_is_available(device_type: str) -> bool:
+    """Whether tensors of this device type can be made in this process."""
+    if device_type in ("cpu", "meta"):
+        return True
+    module = getattr(torch, device_type, None)
+    return bool(module is not None and module.is_available())

@@ -1,0 +1,157 @@
+"""Contexts that handle the operators on fake tensors, and the mode for factories.
+
+`ShapeContext` infers results and records nothing: views share their base's `storage`, in-place
+operators return the tensor itself, as eager does. `FactoryMode` sends factory calls without tensor
+arguments to a context, because a subclass never sees those.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from primtorch.errors import UnsupportedOperatorError
+from primtorch.fake.infer import infer
+from primtorch.fake.meta import TensorMeta
+from primtorch.fake.registry import schema_of
+from primtorch.fake.tensor import FakeContext, FakeTensor, fakeify
+from primtorch.symbolic import Expression, Real, RealNode, RealSymbol, SizeEnvironment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch._ops import OpOverload
+
+# In-place operators that change the geometry of the tensor itself, which a fake can't follow.
+METADATA_MUTATIONS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("resize_", "resize_as_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_"),
+        *("as_strided_", "swapaxes_", "swapdims_", "detach_", "_resize_output_"),
+    )
+)
+
+
+class ShapeContext:
+    """Infers the results of operators on its fake tensors.
+
+    Args:
+        environment: the symbols of the sizes; None if all are static.
+        decompositions: used for operators without a shape rule, passed on to `infer`.
+    """
+
+    __slots__ = ("decompositions", "environment")
+
+    def __init__(
+        self,
+        environment: SizeEnvironment | None = None,
+        *,
+        decompositions: Mapping[OpOverload, Callable[..., Any]] | None = None,
+    ) -> None:
+        self.environment = environment
+        self.decompositions = decompositions
+
+    def handle(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        """The fake results of `op`; errors as `infer`."""
+        schema = schema_of(op)
+        if schema.is_mutable:
+            return self._handle_mutation(op, args, kwargs)
+        result = infer(op, args, kwargs, self.environment, decompositions=self.decompositions)
+        storage = None
+        if schema.viewed is not None:
+            base = args[schema.viewed]
+            storage = base.storage if isinstance(base, FakeTensor) else None
+        return self._wrap(result, storage)
+
+    def _handle_mutation(
+        self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
+        if op._schema.name in METADATA_MUTATIONS:
+            raise UnsupportedOperatorError(op, "it changes the geometry of a tensor in place")
+        returned = schema_of(op).returned
+        if None in returned:
+            # Mutates an argument and returns fresh tensors (batch norm with running statistics).
+            result = infer(op, args, kwargs, self.environment, decompositions=self.decompositions)
+            return self._wrap(result, None)
+        results = [
+            kwargs[where] if isinstance(where, str) else args[where]
+            for where in returned
+            if where is not None
+        ]
+        if not results:
+            return None
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _wrap(self, value: Any, storage: Any) -> Any:
+        """Metadata as fake tensors, expressions as symbolic sizes."""
+        if value.__class__ is TensorMeta:
+            return FakeTensor.create(value, self, storage=storage)
+        if isinstance(value, (list, tuple)):
+            return tuple([self._wrap(item, storage) for item in value])
+        if isinstance(value, Expression):
+            assert self.environment is not None
+            return self.environment.symint(value)
+        if isinstance(value, (Real, RealSymbol)):
+            assert self.environment is not None
+            return torch.SymFloat(RealNode(value, self.environment))
+        return value
+
+    def wrap_arguments(self, value: Any) -> Any:
+        """Arguments given as metadata, or as tensors of other contexts, as fakes of this one."""
+        if isinstance(value, TensorMeta):
+            return FakeTensor.create(value, self)
+        if isinstance(value, FakeTensor):
+            return value if value.context is self else FakeTensor.create(value.meta, self)
+        if isinstance(value, torch.Tensor):
+            return fakeify(value.detach(), self)
+        if isinstance(value, (list, tuple)):
+            return type(value)([self.wrap_arguments(item) for item in value])
+        return self._wrap(value, None)
+
+
+class FactoryMode(TorchDispatchMode):
+    """While active, factory calls without tensor arguments go to `context`.
+
+    Operators on real tensors alone run as they are: their results are constants.
+    """
+
+    def __init__(self, context: FakeContext) -> None:
+        super().__init__()
+        self.context = context
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Don't wrap the handler below: the wrapper would import torch's own compiler."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        """Send `func` to the context of its fakes, to ours if it has no tensors, or run it."""
+        kwargs = kwargs or {}
+        fake, real = _tensors(args, kwargs)
+        if fake is not None:
+            return fake.context.handle(func, args, kwargs)
+        if real:
+            return func(*args, **kwargs)
+        return self.context.handle(func, args, kwargs)
+
+
+def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[FakeTensor | None, bool]:
+    """The first fake tensor among the arguments, and whether there is a real one."""
+    real = False
+    pending: list[Any] = [*args, *kwargs.values()]
+    for item in pending:
+        if item.__class__ is FakeTensor:
+            return item, real
+        if isinstance(item, torch.Tensor):
+            real = True
+        elif isinstance(item, (list, tuple)):
+            pending.extend(item)
+    return None, real

@@ -1,0 +1,174 @@
+"""From an operator and the metadata of its arguments to the metadata of its results.
+
+`infer` takes fake or real tensors or `TensorMeta`s, and returns `TensorMeta`s. In order: the shape
+rule; a decomposition that the caller passes; ATen's own decomposition of composite operators; the
+meta device (static sizes only). Nothing is recorded anywhere, except guards in the environment of
+symbolic sizes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from primtorch.errors import DataDependentError, PrimtorchError, UnsupportedOperatorError
+from primtorch.fake.meta import TensorMeta
+from primtorch.fake.registry import RULES, schema_of
+from primtorch.fake.tensor import FakeTensor, meta_of
+from primtorch.symbolic import STATIC, Expression, IntegerNode, RealNode, SizeEnvironment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch._ops import OpOverload
+
+
+# Operators whose results depend on data, with what they ask.
+DATA_DEPENDENT = {
+    "aten::_local_scalar_dense": "the value of a tensor",
+    "aten::item": "the value of a tensor",
+    "aten::equal": "whether two tensors are equal",
+    "aten::is_nonzero": "the truth value of a tensor",
+    "aten::nonzero": "the number of nonzero elements",
+    "aten::masked_select": "the number of selected elements",
+    "aten::_unique2": "the number of unique elements",
+    "aten::unique_dim": "the number of unique elements",
+    "aten::unique_consecutive": "the number of unique elements",
+    "aten::unique_dim_consecutive": "the number of unique elements",
+    "aten::bincount": "the largest element",
+    "aten::repeat_interleave.Tensor": "the sum of the repeats",
+    "aten::allclose": "whether two tensors are close",
+}
+
+
+def infer(
+    op: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    environment: SizeEnvironment | None = None,
+    *,
+    decompositions: Mapping[OpOverload, Callable[..., Any]] | None = None,
+) -> Any:
+    """The metadata of the results of `op`.
+
+    Args:
+        op: an operator overload.
+        args: its arguments: fake tensors, real tensors, TensorMetas, sizes, numbers.
+        kwargs: its keyword arguments.
+        environment: the symbols of the sizes; needed only if a size is an Expression.
+        decompositions: used for an operator without a shape rule.
+
+    Returns:
+        TensorMeta, int, Expression, float, bool, None, or a tuple or list of these.
+
+    Raises:
+        DataDependentError: the result depends on the data of a tensor.
+        UnsupportedOperatorError: nothing here knows the operator.
+        Exception: what eager raises for bad arguments.
+    """
+    rule = RULES.get(op)
+    if environment is not None:
+        environment.operator = op
+    if rule is not None:
+        sizes = STATIC if environment is None else environment
+        plain = [_plain(argument) for argument in args]
+        if kwargs:
+            return rule(sizes, *plain, **{key: _plain(value) for key, value in kwargs.items()})
+        return rule(sizes, *plain)
+    return _infer_without_rule(op, args, kwargs or {}, environment, decompositions)
+
+
+def _plain(value: Any) -> Any:
+    """The value as shape rules want it."""
+    kind = value.__class__
+    if kind is FakeTensor:
+        return value.meta
+    if kind is int or kind is float or kind is bool or value is None or kind is TensorMeta:
+        return value
+    if kind is list or kind is tuple:
+        return [_plain(item) for item in value]
+    if isinstance(value, torch.SymInt):
+        node = value.node
+        return node.expression if isinstance(node, IntegerNode) else int(value)
+    if isinstance(value, torch.SymBool):
+        return bool(value)
+    if isinstance(value, torch.SymFloat):
+        node = value.node
+        return node.value if isinstance(node, RealNode) else float(value)
+    if isinstance(value, torch.Tensor):
+        return meta_of(value)
+    return value
+
+
+def _infer_without_rule(
+    op: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    environment: SizeEnvironment | None,
+    decompositions: Mapping[OpOverload, Callable[..., Any]] | None,
+) -> Any:
+    asked = DATA_DEPENDENT.get(op.name())
+    if asked is not None:
+        line = None if environment is None else environment.line()
+        raise DataDependentError(asked, line, operator=op)
+    decomposition = None if decompositions is None else decompositions.get(op)
+    if decomposition is not None or schema_of(op).composite:
+        from primtorch.fake.context import ShapeContext  # the context infers through this module
+
+        context = ShapeContext(environment, decompositions=decompositions)
+        fake = context.wrap_arguments
+        function = decomposition or op.decompose
+        result = function(*fake(args), **{key: fake(value) for key, value in kwargs.items()})
+        return _metas(result)
+    return _infer_on_meta_device(op, args, kwargs)
+
+
+def _metas(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return meta_of(result)
+    if isinstance(result, (list, tuple)):
+        return tuple([_metas(item) for item in result])
+    return _plain(result)
+
+
+def _infer_on_meta_device(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Run the operator on meta tensors; only where its layout doesn't depend on the device."""
+    devices: list[torch.device] = []
+
+    def convert(value: Any) -> Any:
+        value = _plain(value)
+        if isinstance(value, TensorMeta):
+            if not value.is_static:
+                raise UnsupportedOperatorError(op, "it has no shape rule for symbolic sizes")
+            devices.append(value.device)
+            return torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device="meta")
+        if isinstance(value, list):
+            return [convert(item) for item in value]
+        if isinstance(value, Expression):
+            raise UnsupportedOperatorError(op, "it has no shape rule for symbolic sizes")
+        if isinstance(value, torch.device):
+            devices.append(value)
+            return torch.device("meta")
+        return value
+
+    def restore(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            device = next((d for d in devices if d.type != "cpu"), None)
+            device = device or (devices[0] if devices else torch.device("cpu"))
+            return TensorMeta(tuple(value.shape), value.stride(), value.dtype, device)
+        if isinstance(value, (list, tuple)):
+            return tuple([restore(item) for item in value])
+        return value
+
+    converted = [convert(argument) for argument in args]
+    keywords = {key: convert(value) for key, value in kwargs.items()}
+    try:
+        result = op(*converted, **keywords)
+    except NotImplementedError as error:
+        raise UnsupportedOperatorError(
+            op, "it has neither a shape rule nor a meta kernel"
+        ) from error
+    except PrimtorchError:
+        raise
+    return restore(result)

@@ -1,0 +1,102 @@
+"""The table of shape rules, and what an operator's schema says of it.
+
+A rule is a plain function `rule(sizes, *args, **kwargs)` with the operator's own arguments, where
+each tensor is a `TensorMeta` and each symbolic size an `Expression`. It returns the metadata of
+the result: a `TensorMeta`, a number, None, or a tuple of these. `sizes` answers questions about
+sizes (see `primtorch.symbolic.Sizes`). Bad arguments raise what eager raises. Invariant: one rule
+per overload; the table is filled while the rule modules are imported.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from primtorch import _torch
+from primtorch.errors import RegistrationError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch._ops import OpOverload
+
+RULES: dict[OpOverload, Callable[..., Any]] = {}
+
+
+def overload(name: str) -> OpOverload | None:
+    """The ATen overload "packet.overload" or "packet" (default); None if this torch lacks it."""
+    packet_name, _, overload_name = name.partition(".")
+    packet = getattr(torch.ops.aten, packet_name, None)
+    return getattr(packet, overload_name or "default", None)
+
+
+def register(rule: Callable[..., Any], *names: str) -> None:
+    """Make `rule` the shape rule of the named ATen overloads.
+
+    Raises RegistrationError if one of them has a rule already. Names that this version of torch
+    doesn't know are passed over.
+    """
+    for name in names:
+        op = overload(name)
+        if op is None:
+            continue
+        if op in RULES:
+            raise RegistrationError(f"{op} has a shape rule already; remove one of the two")
+        RULES[op] = rule
+
+
+def shape_rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate the shape rule of the named ATen overloads."""
+
+    def decorate(rule: Callable[..., Any]) -> Callable[..., Any]:
+        register(rule, *names)
+        return rule
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """What the schema of an operator says about memory.
+
+    Attributes:
+        returned: for each result, the argument (position or name) that it is, when it is mutated.
+        viewed: the first argument of which results are views, or None.
+        is_mutable: whether some argument is written.
+        composite: whether ATen itself decomposes it whatever the device.
+    """
+
+    returned: tuple[int | str | None, ...]
+    viewed: int | None
+    is_mutable: bool
+    composite: bool
+
+
+@lru_cache(None)
+def schema_of(op: OpOverload) -> Schema:
+    """The memory behaviour that the schema declares."""
+    arguments = op._schema.arguments
+    returned: list[int | str | None] = []
+    viewed: int | None = None
+    for result in op._schema.returns:
+        position: int | str | None = None
+        if result.alias_info is not None:
+            for index, argument in enumerate(arguments):
+                info = argument.alias_info
+                if info is None or not (info.before_set & result.alias_info.before_set):
+                    continue
+                if result.alias_info.is_write:
+                    position = argument.name if argument.kwarg_only else index
+                elif viewed is None:
+                    viewed = index
+                break
+        returned.append(position)
+    return Schema(
+        tuple(returned),
+        viewed,
+        op._schema.is_mutable,
+        _torch.has_kernel(op.name(), "CompositeImplicitAutograd"),
+    )
