@@ -17,8 +17,9 @@ from primtorch.fake.meta import Shape, TensorMeta
 from primtorch.fake.registry import shape_rule
 
 if TYPE_CHECKING:
-    from primtorch.symbolic import Expression, Sizes
     from collections.abc import Sequence
+
+    from primtorch.symbolic import Expression, Sizes
 
 _INDEX_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool)
 

@@ -11,8 +11,9 @@ from primtorch.fake.meta import TensorMeta
 from primtorch.fake.registry import shape_rule
 
 if TYPE_CHECKING:
-    from primtorch.symbolic import Expression, Sizes
     from collections.abc import Sequence
+
+    from primtorch.symbolic import Expression, Sizes
 
 
 def _accumulation(x: TensorMeta) -> torch.dtype:

@@ -20,8 +20,9 @@ from primtorch.fake.promotion import floating, real_of
 from primtorch.fake.registry import shape_rule
 
 if TYPE_CHECKING:
-    from primtorch.symbolic import Expression, Sizes
     from collections.abc import Sequence
+
+    from primtorch.symbolic import Expression, Sizes
 
 
 def reduced_shape(shape: Shape, dimensions: tuple[int, ...], keepdim: bool) -> Shape:

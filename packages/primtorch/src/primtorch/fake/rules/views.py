@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-
 from primtorch.fake.geometry import wrap_dimension, wrap_dimensions
 from primtorch.fake.meta import Shape, TensorMeta
 from primtorch.fake.promotion import complex_of, real_of
@@ -16,8 +15,9 @@ from primtorch.fake.registry import register, shape_rule
 from primtorch.symbolic import Expression, Sizes, contiguous_strides, maximum, minimum
 
 if TYPE_CHECKING:
-    import torch
     from collections.abc import Sequence
+
+    import torch
 
 _INFINITE = 2**63 - 1
 
