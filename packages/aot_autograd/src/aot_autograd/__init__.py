@@ -1,5 +1,53 @@
 """Traces forward and backward ahead of time and partitions the joint graph."""
 
 from aot_autograd.__about__ import __version__
+from aot_autograd.api import (
+    AotFunction,
+    AotModule,
+    aot_function,
+    aot_module,
+    aot_module_simplified,
+)
+from aot_autograd.errors import (
+    AotError,
+    CompilerContractError,
+    OptionError,
+    PartitionError,
+    TraceError,
+    UnsupportedAliasing,
+    UnsupportedOperator,
+    WireError,
+)
+from aot_autograd.options import AotOptions
+from aot_autograd.partition import (
+    Partition,
+    Saved,
+    default_partition,
+    min_cut_rematerialization_partition,
+    split,
+)
+from aot_autograd.runtime import make_boxed_func
 
-__all__ = ["__version__"]
+__all__ = [
+    "AotError",
+    "AotFunction",
+    "AotModule",
+    "AotOptions",
+    "CompilerContractError",
+    "OptionError",
+    "Partition",
+    "PartitionError",
+    "Saved",
+    "TraceError",
+    "UnsupportedAliasing",
+    "UnsupportedOperator",
+    "WireError",
+    "__version__",
+    "aot_function",
+    "aot_module",
+    "aot_module_simplified",
+    "default_partition",
+    "make_boxed_func",
+    "min_cut_rematerialization_partition",
+    "split",
+]

@@ -1,0 +1,107 @@
+"""Every private torch name that aot_autograd needs, in one place.
+
+Comes in: operators, tensors. Goes out: facts about them, or the effect named. Each name here has a
+test in `tests/test_torch_names.py`, so that a torch release that moves one is noticed there first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+from torch._ops import OpOverload, OpOverloadPacket
+
+__all__ = [
+    "OpOverload",
+    "OpOverloadPacket",
+    "composite_recurrent_layers",
+    "has_composite_explicit",
+    "has_composite_implicit",
+    "increment_version",
+    "keeps_graph",
+    "make_saved_tensor",
+    "preserve_version",
+    "run_composite_explicit",
+    "run_composite_implicit",
+    "set_grad_enabled",
+    "without_saved_tensor_hooks",
+    "storage_identity",
+]
+
+set_grad_enabled = torch._C._set_grad_enabled
+"""Set the thread's grad mode without the context manager's cost."""
+
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+
+
+def has_composite_implicit(operator: OpOverload) -> bool:
+    """Whether ATen writes the operator in terms of others for every backend and for autograd."""
+    return bool(_has_kernel(operator.name(), "CompositeImplicitAutograd"))
+
+
+def has_composite_explicit(operator: OpOverload) -> bool:
+    """Whether ATen writes the operator in terms of others below autograd."""
+    return bool(_has_kernel(operator.name(), "CompositeExplicitAutograd"))
+
+
+def run_composite_implicit(
+    operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run ATen's own composite kernel: the operators it is made of are dispatched one by one."""
+    return operator._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+
+
+def run_composite_explicit(
+    operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run ATen's backend-independent kernel (foreach loops, out= variants)."""
+    return operator._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+
+
+def storage_identity(tensor: torch.Tensor) -> int:
+    """A number that two tensors share exactly when they share storage."""
+    return int(tensor.untyped_storage()._cdata)
+
+
+def preserve_version(tensor: torch.Tensor) -> AbstractContextManager[None]:
+    """Writes inside this context leave the tensor's version counter as it was."""
+    return torch.autograd._unsafe_preserve_version_counter(tensor)
+
+
+def increment_version(tensor: torch.Tensor) -> None:
+    """Count one more in-place change."""
+    torch._C._increment_version([tensor])
+
+
+def keeps_graph() -> bool:
+    """Inside a backward: whether the caller asked for `retain_graph`."""
+    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def make_saved_tensor(tensor: torch.Tensor) -> Any:
+    """A saved tensor outside any node: unpacking it checks the version counter as eager does."""
+    return torch._C._autograd._make_saved_tensor(tensor, False)
+
+
+@contextmanager
+def composite_recurrent_layers() -> Iterator[None]:
+    """Inside, ATen writes recurrent layers in terms of matrix products (oneDNN is off)."""
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
+
+
+@contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Inside, the caller's saved-tensor hooks see nothing: they are for run time."""
+    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        yield

@@ -1,0 +1,69 @@
+"""Inputs that lie in one storage.
+
+Comes in: the real inputs of the call that is compiled. Goes out: `SharedStorage` groups. A function
+that mutates one member of a group sees the change through the others, so the graph takes the
+storage itself, flat, and its members become `as_strided` views of it. Invariant: members of a group
+have one dtype, and none requires a gradient; other sharing that matters is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from primtorch.fake import FakeTensor
+
+from aot_autograd._torch import storage_identity
+from aot_autograd.errors import UnsupportedAliasing
+from aot_autograd.metadata import FunctionMetadata, SharedStorage
+
+if TYPE_CHECKING:
+    from aot_autograd.joint import InputSpec
+
+
+def storage_groups(example_inputs: Sequence[Any], specs: Sequence[InputSpec]) -> list[list[int]]:
+    """Positions of distinct tensors that lie in one storage, where there are at least two."""
+    groups: dict[int, list[int]] = {}
+    for spec in specs:
+        tensor = example_inputs[spec.position]
+        if (
+            isinstance(tensor, torch.Tensor)
+            and not isinstance(tensor, FakeTensor)
+            and tensor.layout is torch.strided
+        ):
+            groups.setdefault(storage_identity(tensor), []).append(spec.position)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def mutated_groups(
+    groups: Sequence[Sequence[int]], metadata: FunctionMetadata
+) -> list[Sequence[int]]:
+    """The groups of which a member is mutated."""
+    mutated = {
+        mutation.input for mutation in metadata.mutations if mutation.position is not None
+    }
+    return [group for group in groups if mutated.intersection(group)]
+
+
+def share(example_inputs: Sequence[Any], group: Sequence[int], source: str) -> SharedStorage:
+    """The description of one group.
+
+    Raises:
+        UnsupportedAliasing: if its members differ in dtype or require a gradient.
+    """
+    members = [example_inputs[position] for position in group]
+    if any(member.requires_grad for member in members):
+        raise UnsupportedAliasing(
+            f"compiling {source}",
+            "inputs share storage, one of them is changed in place, and one requires a gradient",
+            "pass clones, or make the change outside",
+        )
+    if len({member.dtype for member in members}) > 1:
+        raise UnsupportedAliasing(
+            f"compiling {source}",
+            "inputs of different dtypes share storage, and one of them is changed in place",
+            "pass clones, or make the change outside",
+        )
+    length = members[0].untyped_storage().nbytes() // members[0].dtype.itemsize
+    return SharedStorage(tuple(group), length)

@@ -1,0 +1,274 @@
+"""The public functions: compile a function or a module ahead of time, forward and backward.
+
+Comes in: callables, modules, captured graphs; compilers for the parts. Goes out: callables with
+eager's behaviour. `aot_function` and `aot_module` specialise on the inputs they meet and keep one
+compiled version per kind of input; `aot_module_simplified` is for a captured graph with flat
+inputs, whose caller guards the inputs itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from aot_autograd import interpret, verify
+from aot_autograd._torch import storage_identity
+from aot_autograd.compiling import Compiler, Observer, Toolchain, compile_flat
+from aot_autograd.options import AotOptions
+from aot_autograd.partition import Partition, min_cut_rematerialization_partition
+from aot_autograd.runtime import Boxed
+
+if TYPE_CHECKING:
+    from aot_autograd._torch import OpOverload
+
+_NO_DECOMPOSITIONS: Mapping[Any, Any] = {}
+_DEFAULT_OPTIONS = AotOptions()
+
+
+def _toolchain(
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None,
+    inference_compiler: Compiler | None,
+    partition_fn: Callable[..., Partition],
+    decompositions: Mapping[OpOverload, Any] | None,
+    options: AotOptions | Mapping[str, object] | None,
+    observer: Observer | None,
+) -> Toolchain:
+    if options is None:
+        options = _DEFAULT_OPTIONS
+    elif not isinstance(options, AotOptions):
+        options = AotOptions.from_mapping(options)
+    return Toolchain(
+        fw_compiler,
+        fw_compiler if bw_compiler is None else bw_compiler,
+        fw_compiler if inference_compiler is None else inference_compiler,
+        partition_fn,
+        _NO_DECOMPOSITIONS if decompositions is None else decompositions,
+        options,
+        observer,
+    )
+
+
+def aot_module_simplified(
+    gm: torch.nn.Module,
+    example_inputs: Sequence[Any],
+    *,
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    inference_compiler: Compiler | None = None,
+    partition_fn: Callable[..., Partition] = min_cut_rematerialization_partition,
+    decompositions: Mapping[OpOverload, Any] | None = None,
+    options: AotOptions | Mapping[str, object] | None = None,
+    observer: Observer | None = None,
+) -> Boxed:
+    """Compile a captured graph whose inputs are all placeholders (wire 2).
+
+    Args:
+        gm: The graph, or a module whose forward takes the inputs positionally.
+        example_inputs: Real tensors, numbers and symbolic sizes, one per placeholder.
+        fw_compiler: `(graph, example_inputs) -> callable` for forwards.
+        bw_compiler: For backwards; default `fw_compiler`.
+        inference_compiler: For graphs without a backward; default `fw_compiler`.
+        partition_fn: How the joint graph is cut.
+        decompositions: Overload -> function; what is not in it reaches the compilers as it is.
+        options: `AotOptions` or a mapping of its fields.
+        observer: Called with (stage, text) for `03_joint.py`, `04_forward.py`, `05_backward.py`.
+
+    Returns:
+        A boxed callable: takes and empties one list, returns a tuple.
+
+    Raises:
+        AotError: see `aot_autograd.errors`; what the function raises while traced passes through.
+    """
+    tools = _toolchain(
+        fw_compiler,
+        bw_compiler,
+        inference_compiler,
+        partition_fn,
+        decompositions,
+        options,
+        observer,
+    )
+    verify.wire_inputs(example_inputs, tools.decompositions)
+    values = tags = None
+    function: Callable[..., Any]
+    if isinstance(gm, fx.GraphModule):
+        interpret.check_wire(gm, example_inputs)
+        values, tags = interpret.described_placeholders(gm, example_inputs)
+        function = interpret.GraphFunction(gm)
+    else:
+        function = _flat_module(gm)
+    return compile_flat(
+        function,
+        example_inputs,
+        tools,
+        values=values,
+        tags=tags,
+        source=getattr(gm, "_get_name", lambda: "graph")(),
+    )
+
+
+def _flat_module(module: torch.nn.Module) -> Callable[..., Sequence[Any]]:
+    def call(*args: Any) -> Sequence[Any]:
+        result = module(*args)
+        return result if isinstance(result, (tuple, list)) else (result,)
+
+    return call
+
+
+class AotFunction:
+    """A function compiled once per kind of input it meets; made by `aot_function`."""
+
+    def __init__(self, function: Callable[..., Any], tools: Toolchain) -> None:
+        self._function = function
+        self._tools = tools
+        self._compiled: dict[Any, tuple[Boxed, Any]] = {}
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the compiled version for these inputs, compiling it when it is new."""
+        flat, structure = pytree.tree_flatten((args, kwargs))
+        key = (structure, _state_key(), *_input_keys(flat))
+        known = self._compiled.get(key)
+        if known is None:
+            known = self._compiled[key] = self._compile(flat, structure)
+        compiled, out_structure = known
+        tensors = [leaf for leaf in flat if isinstance(leaf, torch.Tensor)]
+        return pytree.tree_unflatten(compiled(tensors), out_structure[0])
+
+    def _compile(self, flat: list[Any], structure: Any) -> tuple[Boxed, Any]:
+        positions = [n for n, leaf in enumerate(flat) if isinstance(leaf, torch.Tensor)]
+        out_structure: list[Any] = []
+
+        def function(*tensors: Any) -> Sequence[Any]:
+            leaves = list(flat)
+            for position, tensor in zip(positions, tensors, strict=True):
+                leaves[position] = tensor
+            args, kwargs = pytree.tree_unflatten(leaves, structure)
+            result, out = pytree.tree_flatten(self._function(*args, **kwargs))
+            out_structure[:] = [out]
+            return result
+
+        compiled = compile_flat(
+            function, [flat[n] for n in positions], self._tools, source=self.__name__
+        )
+        return compiled, list(out_structure)
+
+
+def _state_key() -> tuple[Any, ...]:
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+        torch.get_default_dtype(),
+    )
+
+
+def _input_keys(flat: Sequence[Any]) -> list[Any]:
+    keys: list[Any] = []
+    storages: dict[int, int] = {}
+    for leaf in flat:
+        if isinstance(leaf, torch.Tensor):
+            group = 0
+            if leaf.layout is torch.strided:
+                group = storages.setdefault(storage_identity(leaf), len(storages))
+            keys.append(
+                (
+                    type(leaf),
+                    tuple(leaf.shape),
+                    leaf.stride() if leaf.layout is torch.strided else leaf.layout,
+                    leaf.storage_offset() if leaf.layout is torch.strided else 0,
+                    leaf.dtype,
+                    leaf.device,
+                    leaf.requires_grad,
+                    leaf.is_leaf,
+                    group,
+                )
+            )
+        else:
+            keys.append((type(leaf), leaf))
+    return keys
+
+
+def aot_function(
+    fn: Callable[..., Any],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    *,
+    inference_compiler: Compiler | None = None,
+    partition_fn: Callable[..., Partition] = min_cut_rematerialization_partition,
+    decompositions: Mapping[OpOverload, Any] | None = None,
+    options: AotOptions | Mapping[str, object] | None = None,
+    observer: Observer | None = None,
+) -> AotFunction:
+    """Compile a function of tensors (in any containers) and constants.
+
+    The function is traced once per kind of input: shapes, strides, dtypes, devices,
+    `requires_grad`, sharing of storage, values of everything that is not a tensor. Arguments as in
+    `aot_module_simplified`.
+    """
+    tools = _toolchain(
+        fw_compiler,
+        bw_compiler,
+        inference_compiler,
+        partition_fn,
+        decompositions,
+        options,
+        observer,
+    )
+    verify.wire_inputs((), tools.decompositions)
+    return AotFunction(fn, tools)
+
+
+class AotModule(torch.nn.Module):
+    """A module whose forward is compiled, parameters and buffers as inputs; made by `aot_module`.
+
+    The original stays reachable as `module`; its parameters are shared, not copied.
+    """
+
+    def __init__(self, module: torch.nn.Module, tools: Toolchain) -> None:
+        super().__init__()
+        self.module = module
+
+        def functional(state: dict[str, torch.Tensor], args: Any, kwargs: Any) -> Any:
+            return torch.func.functional_call(module, state, args, kwargs)
+
+        functional.__name__ = type(module).__name__
+        self._compiled = AotFunction(functional, tools)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the compiled forward."""
+        state = dict(self.module.named_parameters(remove_duplicate=False))
+        state.update(self.module.named_buffers(remove_duplicate=False))
+        return self._compiled((state), args, kwargs)
+
+
+def aot_module(
+    mod: torch.nn.Module,
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    *,
+    inference_compiler: Compiler | None = None,
+    partition_fn: Callable[..., Partition] = min_cut_rematerialization_partition,
+    decompositions: Mapping[OpOverload, Any] | None = None,
+    options: AotOptions | Mapping[str, object] | None = None,
+    observer: Observer | None = None,
+) -> AotModule:
+    """Compile a module's forward and backward; arguments as in `aot_module_simplified`."""
+    tools = _toolchain(
+        fw_compiler,
+        bw_compiler,
+        inference_compiler,
+        partition_fn,
+        decompositions,
+        options,
+        observer,
+    )
+    verify.wire_inputs((), tools.decompositions)
+    return AotModule(mod, tools)

@@ -1,0 +1,310 @@
+"""From a function and example inputs to a callable: trace, cut, compile, wrap.
+
+Comes in: a flat callable, example inputs, compilers. Goes out: a boxed callable for exactly these
+shapes. This module is the order of the stages and nothing else; each stage is a module of its own.
+Invariant: nothing is kept between two calls of `compile_flat` but what the returned callable needs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from primtorch.fake import FakeTensor, TensorMeta, meta_of
+
+from aot_autograd import verify
+from aot_autograd.aliasing import mutated_groups, share, storage_groups
+from aot_autograd.double import DoubleBackward
+from aot_autograd.errors import CompilerContractError
+from aot_autograd.joint import InputSpec, Trace, trace
+from aot_autograd.text import text
+from aot_autograd.runtime import (
+    Boxed,
+    Compiled,
+    as_boxed,
+    inference_callable,
+    training_callable,
+)
+
+if TYPE_CHECKING:
+    from torch import fx
+
+    from aot_autograd._torch import OpOverload
+    from aot_autograd.metadata import SharedStorage
+    from aot_autograd.options import AotOptions
+    from aot_autograd.partition import Partition
+
+Compiler = Callable[..., Any]
+Observer = Callable[[str, str], None]
+FlatFunction = Callable[..., Sequence[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """What the user passed: compilers, partition, decompositions, options."""
+
+    fw_compiler: Compiler
+    bw_compiler: Compiler
+    inference_compiler: Compiler
+    partition_fn: Callable[..., Partition]
+    decompositions: Mapping[OpOverload, Any]
+    options: AotOptions
+    observer: Observer | None = None
+
+    def saw(self, stage: str, module: fx.GraphModule) -> None:
+        """Show a graph to the observer, where there is one."""
+        if self.observer is not None:
+            self.observer(stage, text(module))
+
+
+def describe_inputs(
+    example_inputs: Sequence[Any],
+    *,
+    values: Sequence[Any] | None = None,
+    tags: Sequence[Mapping[str, Any]] | None = None,
+) -> list[InputSpec]:
+    """One `InputSpec` per distinct input; a tensor passed twice is described once.
+
+    Args:
+        example_inputs: Real (or fake) tensors, numbers, symbolic sizes.
+        values: For each input what a captured graph says it is (symbolic shapes), or None.
+        tags: For each input its `meta["input"]`.
+    """
+    specs: list[InputSpec] = []
+    seen: set[int] = set()
+    for position, example in enumerate(example_inputs):
+        tag = tags[position] if tags is not None else _default_tag(position, example)
+        value = values[position] if values is not None else None
+        if not isinstance(example, torch.Tensor):
+            meta = value if isinstance(value, torch.SymInt) else example
+            specs.append(InputSpec(position, meta, False, True, tag))
+            continue
+        if id(example) in seen:
+            continue
+        seen.add(id(example))
+        meta = meta_of(value if isinstance(value, FakeTensor) else example)
+        specs.append(InputSpec(position, meta, example.requires_grad, example.is_leaf, tag))
+    return specs
+
+
+def _default_tag(position: int, example: Any) -> dict[str, Any]:
+    if isinstance(example, torch.nn.Parameter):
+        kind = "parameter"
+    elif isinstance(example, torch.Tensor):
+        kind = "argument"
+    else:
+        kind = "size" if isinstance(example, (int, torch.SymInt)) else "scalar"
+    return {"kind": kind, "name": f"input_{position}", "static": kind == "parameter"}
+
+
+def environment_of_inputs(specs: Sequence[InputSpec], values: Sequence[Any] | None) -> Any:
+    """The size environment that travels in symbolic inputs, or None."""
+    for spec in specs:
+        if isinstance(spec.meta, torch.SymInt):
+            return spec.meta.node.environment
+    for value in values or ():
+        if isinstance(value, FakeTensor) and value.context.environment is not None:
+            return value.context.environment
+    return None
+
+
+def duplicates(example_inputs: Sequence[Any]) -> dict[int, int]:
+    """For each input that is the same tensor as an earlier one, the earlier position."""
+    first: dict[int, int] = {}
+    repeated: dict[int, int] = {}
+    for position, example in enumerate(example_inputs):
+        if isinstance(example, torch.Tensor):
+            earlier = first.setdefault(id(example), position)
+            if earlier != position:
+                repeated[position] = earlier
+    return repeated
+
+
+def compile_flat(
+    function: FlatFunction,
+    example_inputs: Sequence[Any],
+    tools: Toolchain,
+    *,
+    values: Sequence[Any] | None = None,
+    tags: Sequence[Mapping[str, Any]] | None = None,
+    seeds: int = 0,
+    source: str = "function",
+) -> Boxed:
+    """Compile a flat function for the given inputs.
+
+    Returns:
+        A boxed callable that takes all of the flat inputs and returns a tuple.
+    """
+    specs = describe_inputs(example_inputs, values=values, tags=tags)
+    called = _with_duplicates(function, specs, example_inputs)
+    environment = environment_of_inputs(specs, values)
+
+    def traced(shared: Sequence[SharedStorage]) -> Trace:
+        return trace(
+            called,
+            specs,
+            table=tools.decompositions,
+            options=tools.options,
+            inputs=len(example_inputs),
+            environment=environment,
+            seeds=seeds,
+            source=source,
+            shared=shared,
+        )
+
+    recorded = traced(())
+    groups = storage_groups(example_inputs, specs)
+    if groups and recorded.metadata.mutations:
+        touched = mutated_groups(groups, recorded.metadata)
+        if touched:
+            recorded = traced([share(example_inputs, group, source) for group in touched])
+    if not recorded.has_backward:
+        return _compile_inference(recorded, specs, tools)
+    return _compile_training(recorded, called, specs, tools)
+
+
+def _with_duplicates(
+    function: FlatFunction, specs: Sequence[InputSpec], example_inputs: Sequence[Any]
+) -> FlatFunction:
+    repeated = duplicates(example_inputs)
+    if not repeated:
+        return function
+    number = {spec.position: index for index, spec in enumerate(specs)}
+    order = [
+        number[repeated.get(position, position)] for position in range(len(example_inputs))
+    ]
+
+    def with_duplicates(*distinct: Any) -> Sequence[Any]:
+        return function(*[distinct[index] for index in order])
+
+    return with_duplicates
+
+
+def _example_values(module: fx.GraphModule) -> list[Any]:
+    return [node.meta["val"] for node in module.graph.nodes if node.op == "placeholder"]
+
+
+def _run_compiler(compiler: Compiler, name: str, module: fx.GraphModule) -> Any:
+    compiled = compiler(module, _example_values(module))
+    if not callable(compiled):
+        raise CompilerContractError(
+            f"{name} returned {type(compiled).__name__}",
+            "a compiler must return a callable",
+            "return the compiled function, or make_boxed_func(function)",
+        )
+    return compiled
+
+
+def _compile_inference(
+    recorded: Trace, specs: Sequence[InputSpec], tools: Toolchain
+) -> Boxed:
+    module = recorded.module()
+    if tools.options.verify:
+        verify.functional_graph(module)
+    tools.saw("04_forward.py", module)
+    compiled = _run_compiler(tools.inference_compiler, "inference_compiler", module)
+    tracks = recorded.metadata.grad_mode and any(spec.requires_grad for spec in specs)
+    return inference_callable(
+        as_boxed(compiled, "inference_compiler"), recorded.metadata, tracks=tracks
+    )
+
+
+def _compile_training(
+    recorded: Trace, function: FlatFunction, specs: Sequence[InputSpec], tools: Toolchain
+) -> Boxed:
+    metadata = recorded.metadata
+    joint = recorded.module()
+    joint.meta["mutated_inputs"] = tuple(
+        number
+        for number, spec in enumerate(specs)
+        if any(mutation.input == spec.position for mutation in metadata.mutations)
+    )
+    if tools.options.verify:
+        verify.functional_graph(joint)
+    tools.saw("03_joint.py", joint)
+    forward_outputs = len(metadata.value_requires_grad)
+    cut = tools.partition_fn(joint, forward_outputs=forward_outputs, options=tools.options)
+    verify.partition(joint, forward_outputs, cut)
+    tools.saw("04_forward.py", cut.forward)
+    tools.saw("05_backward.py", cut.backward)
+    compiled = _run_compiler(tools.fw_compiler, "fw_compiler", cut.forward)
+    _adopt_layouts(cut, getattr(compiled, "output_layouts", None))
+    backward = _Deferred(cut.backward, tools)
+    if not tools.options.lazy_backward:
+        backward()
+    placeholders = [node for node in cut.backward.graph.nodes if node.op == "placeholder"]
+    seeds = tuple(
+        slot
+        for slot, node in enumerate(placeholders[: len(cut.saved)])
+        if node.meta.get("draws_seed")
+    )
+    double = None
+    if tools.options.double_backward:
+        double = DoubleBackward(function, specs, metadata, tools, compile_flat)
+    return training_callable(
+        Compiled(
+            forward=as_boxed(compiled, "fw_compiler"),
+            backward=backward,
+            saved=cut.saved,
+            metadata=metadata,
+            forward_outputs=forward_outputs,
+            total_outputs=_count_outputs(cut.forward),
+            double=double,
+            seeds=seeds,
+        )
+    )
+
+
+def _count_outputs(module: fx.GraphModule) -> int:
+    output = next(iter(reversed(module.graph.nodes)))
+    return len(output.args[0])
+
+
+def _adopt_layouts(cut: Partition, layouts: Sequence[Any] | None) -> None:
+    """Write the strides that the compiled forward gives saved values into the backward."""
+    if layouts is None:
+        return
+    placeholders = [node for node in cut.backward.graph.nodes if node.op == "placeholder"]
+    for item, node in zip(cut.saved, placeholders, strict=False):
+        if item.origin != "output" or not item.is_tensor or item.index >= len(layouts):
+            continue
+        stride = layouts[item.index]
+        value = node.meta["val"]
+        if stride is not None and tuple(stride) != tuple(value.meta.stride):
+            meta = value.meta
+            changed = TensorMeta(meta.shape, tuple(stride), meta.dtype, meta.device)
+            node.meta["val"] = FakeTensor.create(
+                changed, value.context, environment=value.context.environment
+            )
+
+
+class _Deferred:
+    """The backward, compiled when it is first asked for; safe to ask from several threads."""
+
+    __slots__ = ("_compiled", "_lock", "_module", "_tools")
+
+    def __init__(self, module: fx.GraphModule, tools: Toolchain) -> None:
+        self._module: fx.GraphModule | None = module
+        self._tools = tools
+        self._lock = threading.Lock()
+        self._compiled: Boxed | None = None
+
+    def __call__(self) -> Boxed:
+        compiled = self._compiled
+        if compiled is None:
+            with self._lock:
+                if self._compiled is None:
+                    assert self._module is not None, "the module is kept until it is compiled"
+                    made = _run_compiler(self._tools.bw_compiler, "bw_compiler", self._module)
+                    self._compiled = as_boxed(made, "bw_compiler")
+                    self._module = None
+                compiled = self._compiled
+        return compiled
+
+
+def without_second_order(tools: Toolchain) -> Toolchain:
+    """The same toolchain for code whose derivative nobody will ask for."""
+    return replace(tools, options=replace(tools.options, double_backward=False))

@@ -1,0 +1,100 @@
+"""Gradients of gradients: the backward as a function of the inputs and the tangents.
+
+Comes in: the traced function. Goes out: a callable (inputs, seeds, tangents) -> gradients that is
+differentiable again. The gradients are recomputed from the inputs, never from saved values, whose
+dependence on the inputs is lost; they are compiled like any other function at the first
+`create_graph=True`, and their own second derivative by the same rule. Random numbers come from the
+seeds of the call that is differentiated.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from primtorch.fake import FakeTensor
+
+from aot_autograd.joint import Fresh, InputSpec, Observation
+from aot_autograd.metadata import FunctionMetadata
+
+if TYPE_CHECKING:
+    from aot_autograd.compiling import FlatFunction, Toolchain
+    from aot_autograd.runtime import Boxed
+
+
+class DoubleBackward:
+    """The differentiable backward of one compiled function.
+
+    Args:
+        function: The function, taking one argument per distinct input.
+        specs: Those inputs.
+        metadata: What the first trace found.
+        tools: Compilers and options.
+        compile_flat: `compiling.compile_flat`, passed in because it also makes objects of this
+            class.
+    """
+
+    def __init__(
+        self,
+        function: FlatFunction,
+        specs: Sequence[InputSpec],
+        metadata: FunctionMetadata,
+        tools: Toolchain,
+        compile_flat: Callable[..., Boxed],
+    ) -> None:
+        self._function = function
+        self._specs = tuple(specs)
+        self._metadata = metadata
+        self._tools = tools
+        self._compile_flat = compile_flat
+        self._lock = threading.Lock()
+        self._compiled: dict[Any, Boxed] = {}
+
+    def __call__(
+        self, inputs: list[Any], seeds: list[Any], tangents: list[Any]
+    ) -> tuple[Any, ...]:
+        """The gradients of the differentiable inputs, with an autograd graph of their own."""
+        flat = [*inputs, *tangents, *seeds]
+        key = tuple([isinstance(one, torch.Tensor) and one.requires_grad for one in flat])
+        compiled = self._compiled.get(key)
+        if compiled is None:
+            with self._lock:
+                compiled = self._compiled.get(key)
+                if compiled is None:
+                    compiled = self._compile_flat(
+                        self._gradients,
+                        flat,
+                        self._tools,
+                        seeds=len(seeds),
+                        source=f"gradients of {self._metadata.source}",
+                    )
+                    self._compiled[key] = compiled
+        return tuple(compiled(flat))
+
+    def _gradients(self, *flat: Any) -> Sequence[Any]:
+        """Traced: the function again, on copies of its inputs, then its gradients."""
+        count = len(self._specs)
+        given, tangents = flat[:count], list(flat[count:])
+        context = next(one.context for one in flat if isinstance(one, FakeTensor))
+        with torch.enable_grad():
+            primals = [
+                Fresh.apply(one, True) if isinstance(one, FakeTensor) else one for one in given
+            ]
+            observation = Observation(context, self._specs, primals)
+            observation.observe(self._function(*primals))
+            targets = [value.tensor for value in observation.values if value.requires_grad]
+            wanted = [
+                one
+                for one, spec in zip(given, self._specs, strict=True)
+                if spec.requires_grad
+            ]
+            gradients = torch.autograd.grad(
+                targets, wanted, tangents, allow_unused=True, create_graph=True
+            )
+        # A gradient that is one of the tangents would otherwise be an alias of an input.
+        return [
+            one if one is None or one.record.storage.input is None else one.clone()
+            for one in gradients
+        ]

@@ -1,0 +1,162 @@
+"""What a traced function does to its inputs and what its outputs are: frozen data, computed once.
+
+Comes in: the fakes after the trace (`joint.py`). Goes out: `FunctionMetadata`, the only thing the
+runtime (`runtime.py`) and the printed signature (`text.py`) know about the function. Invariant:
+every index is a position in the caller's flat inputs or outputs, never in a graph's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from primtorch.fake import TensorMeta
+
+    from aot_autograd._torch import OpOverload
+
+
+@dataclass(frozen=True, slots=True)
+class ViewStep:
+    """One view operator on the way from a base tensor to an alias of it.
+
+    `base` is the metadata of the tensor that the step is applied to. Arguments are plain values
+    (symbolic sizes included), never tensors.
+    """
+
+    operator: OpOverload
+    arguments: tuple[Any, ...]
+    keywords: tuple[tuple[str, Any], ...]
+    base: TensorMeta
+
+    def __call__(self, tensor: Any) -> Any:
+        """Apply the step to a tensor, real or fake."""
+        return self.operator(tensor, *self.arguments, **dict(self.keywords))
+
+
+ViewChain = tuple[ViewStep, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class InputAlias:
+    """The output is input number `input` itself (`identical`) or another tensor on its memory.
+
+    `-1 - k` means the k-th shared storage.
+    """
+
+    input: int
+    chain: ViewChain
+    requires_grad: bool
+    identical: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GraphOutput:
+    """The output is value number `position` of the graph's user values, or lies on its memory.
+
+    `direct`: it is that value itself; otherwise it is made from it by `chain` (an empty chain is
+    another tensor on the same memory, such as `detach` gives).
+    """
+
+    position: int
+    chain: ViewChain
+    requires_grad: bool
+    direct: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SameAs:
+    """The output is the same Python object as an earlier output."""
+
+    output: int
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The output is not a tensor of the graph: None, a number, or a tensor made outside."""
+
+    value: Any
+
+
+OutputKind = InputAlias | GraphOutput | SameAs | Constant
+
+
+@dataclass(frozen=True, slots=True)
+class InputMutation:
+    """Input `input` gets a new value, a new layout, or both.
+
+    Attributes:
+        input: Position among the flat inputs.
+        position: Position of the new value among the graph's mutation values; None when only the
+            metadata changed.
+        through_autograd: The write is part of the autograd graph (`x.add_(w)` with w requiring
+            gradient); otherwise it happens under `no_grad`.
+        version_increment: How often eager counts the change.
+        layout: New (shape, stride, storage_offset), when `t_`, `unsqueeze_` and the like ran.
+    """
+
+    input: int
+    position: int | None
+    through_autograd: bool
+    version_increment: int
+    layout: tuple[tuple[Any, ...], tuple[Any, ...], Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStorage:
+    """Inputs that lie in one storage, at least one of them mutated: the graph gets the storage.
+
+    `members` are positions among the flat inputs, `length` the number of elements of the flat
+    base that the runtime makes with `as_strided`.
+    """
+
+    members: tuple[int, ...]
+    length: Any
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionMetadata:
+    """The contract between a compiled graph and its caller.
+
+    Attributes:
+        inputs: Number of flat inputs of the caller.
+        graph_inputs: For each placeholder of the forward its flat input position, or
+            `-1 - k` for the k-th shared storage.
+        differentiable: Positions in `graph_inputs` of the inputs that get a gradient.
+        mutations: In the order in which the writes must happen.
+        outputs: One per user output.
+        value_requires_grad: For each value that the graph returns to the user (mutations first,
+            then user values), whether it is part of the autograd graph.
+        value_versions: For each of these values its version counter in eager.
+        tangents: Metadata of the gradients that the backward takes, one per value that requires
+            grad, in that order.
+        shared: Inputs that share storage.
+        grad_mode: The grad mode under which the function was traced.
+        autocast: Whether autocast was on for some device while tracing.
+        source: The function's name, for messages.
+        backward_error: What eager's backward of this function raises; empty where it raises not.
+    """
+
+    inputs: int
+    graph_inputs: tuple[int, ...]
+    differentiable: tuple[int, ...]
+    mutations: tuple[InputMutation, ...]
+    outputs: tuple[OutputKind, ...]
+    value_requires_grad: tuple[bool, ...]
+    value_versions: tuple[int, ...]
+    tangents: tuple[TensorMeta, ...]
+    shared: tuple[SharedStorage, ...] = ()
+    grad_mode: bool = True
+    autocast: bool = False
+    source: str = "function"
+    backward_error: str = ""
+
+    @property
+    def mutation_values(self) -> int:
+        """Number of leading graph outputs that are new values of inputs."""
+        return sum(mutation.position is not None for mutation in self.mutations)
+
+    @property
+    def user_values(self) -> int:
+        """Number of graph outputs, after the mutations, that belong to the user."""
+        return len(self.value_requires_grad) - self.mutation_values

@@ -1,0 +1,198 @@
+"""The partition that saves least: a minimum cut between what is given and what the backward reads.
+
+Comes in: a joint graph and the memory budget. Goes out: a `Partition`. Each forward value is a pair
+of vertices joined by an edge whose capacity is what saving it occupies; an edge from the source
+stands for the cost of computing it again. The cheapest cut therefore weighs bytes against work.
+At budget 1.0 expensive operators are never repeated. Below it, the price of work falls until the
+cut fits the budget (bisection over one factor), so that the cheapest work is repeated first.
+Invariant: views and random numbers are never saved, impure calls never repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import fx
+
+from aot_autograd.errors import PartitionError
+from aot_autograd.options import AotOptions
+from aot_autograd.partition.classify import Kind, kind_of, repeat_cost, saved_bytes
+from aot_autograd.partition.flow import INFINITE, Network
+from aot_autograd.partition.split import (
+    Partition,
+    joint_outputs,
+    split,
+    tangent_dependent,
+)
+
+_DEFAULT = AotOptions()
+_BISECTIONS = 14
+
+
+def min_cut_rematerialization_partition(
+    joint: fx.GraphModule,
+    *,
+    forward_outputs: int,
+    options: AotOptions = _DEFAULT,
+    activation_memory_budget: float | None = None,
+) -> Partition:
+    """Save the cheapest set of values from which the backward can be computed.
+
+    Args:
+        joint: The joint graph.
+        forward_outputs: Number of leading outputs that the forward returns.
+        options: `activation_memory_budget` is read from here unless given by itself.
+        activation_memory_budget: 1.0 repeats only cheap operators, 0.0 saves inputs only.
+    """
+    budget = options.activation_memory_budget
+    if activation_memory_budget is not None:
+        budget = activation_memory_budget
+    problem = _Problem.of(joint, forward_outputs)
+    saved = problem.cut(price=None)
+    if budget < 1.0 and saved:
+        target = budget * problem.occupied(saved)
+        saved = problem.cut_within(target, saved)
+    return split(joint, forward_outputs, saved)
+
+
+@dataclass(slots=True)
+class _Problem:
+    """The forward values that the backward could read, and what each costs."""
+
+    nodes: list[fx.Node]
+    users: list[list[int]]
+    needed: list[bool]
+    save: list[float]
+    repeat: list[float]
+    kinds: list[Kind | None]
+    static: list[bool]
+
+    @classmethod
+    def of(cls, joint: fx.GraphModule, forward_outputs: int) -> _Problem:
+        late = tangent_dependent(joint)
+        direct: set[fx.Node] = set()
+        for node in joint.graph.nodes:
+            if node in late:
+                direct.update(node.all_input_nodes)
+        direct.update(
+            item for item in joint_outputs(joint)[forward_outputs:] if isinstance(item, fx.Node)
+        )
+        direct -= late
+        live = set(direct)
+        for node in reversed(joint.graph.nodes):
+            if node in live:
+                live.update(node.all_input_nodes)
+        nodes = [node for node in joint.graph.nodes if node in live]
+        number = {node: index for index, node in enumerate(nodes)}
+        problem = cls(
+            nodes,
+            [[] for _ in nodes],
+            [node in direct for node in nodes],
+            [],
+            [],
+            [],
+            [],
+        )
+        for index, node in enumerate(nodes):
+            for source in node.all_input_nodes:
+                problem.users[number[source]].append(index)
+            problem._cost(node)
+        return problem
+
+    def _cost(self, node: fx.Node) -> None:
+        value = node.meta["val"]
+        kind: Kind | None = None
+        save, repeat, static = saved_bytes(value), INFINITE, False
+        if node.op == "placeholder":
+            static = bool(node.meta["input"]["static"])
+            save = 0.0 if static else save
+        elif node.op == "get_attr":
+            repeat, save = 0.0, INFINITE
+        else:
+            kind = kind_of(node)
+            region = node.meta.get("recompute_region", 0)
+            inside = region and all(
+                user.meta.get("recompute_region", 0) == region or user.meta.get("phase") != "forward"
+                for user in node.users
+            )
+            if node.meta.get("impure"):
+                repeat = INFINITE
+            elif kind in ("view", "random") or inside:
+                repeat, save = repeat_cost(node), INFINITE
+                if inside:
+                    repeat = 0.0
+            else:
+                repeat = repeat_cost(node)
+        self.kinds.append(kind)
+        self.save.append(save)
+        self.repeat.append(repeat)
+        self.static.append(static)
+
+    def cut(self, price: float | None) -> list[fx.Node]:
+        """The values to save when work costs `price` times its bytes.
+
+        None is the price at budget 1.0: full, and expensive operators are out of question.
+        """
+        count = len(self.nodes)
+        source, sink = 2 * count, 2 * count + 1
+        network = Network(2 * count + 2)
+        for index in range(count):
+            # A little for each value: fewer, larger tensors are better than many small ones.
+            save = self.save[index]
+            network.edge(2 * index, 2 * index + 1, save if save == INFINITE else save + 64.0)
+            repeat = self.repeat[index]
+            if price is None:
+                if self.kinds[index] == "expensive" and self.save[index] != INFINITE:
+                    repeat = INFINITE
+                elif self.kinds[index] == "expensive" and not _is_inside(self.nodes[index]):
+                    repeat = INFINITE
+            elif repeat != INFINITE:
+                repeat *= price
+            if repeat > 0:
+                network.edge(source, 2 * index, repeat)
+            for user in self.users[index]:
+                network.edge(2 * index + 1, 2 * user, INFINITE)
+            if self.needed[index]:
+                network.edge(2 * index + 1, sink, INFINITE)
+        try:
+            side = network.minimum_cut(source, sink)
+        except ValueError as error:
+            raise PartitionError(
+                "no partition exists",
+                "a value that can neither be saved nor computed again is needed by the backward",
+                "use default_partition and report this graph",
+            ) from error
+        return [
+            node
+            for index, node in enumerate(self.nodes)
+            if side[2 * index] and not side[2 * index + 1]
+        ]
+
+    def occupied(self, saved: list[fx.Node]) -> float:
+        """Bytes that a set of saved values keeps alive beyond parameters and buffers."""
+        return sum(
+            saved_bytes(node.meta["val"])
+            for node in saved
+            if not (node.op == "placeholder" and node.meta["input"]["static"])
+        )
+
+    def cut_within(self, target: float, full: list[fx.Node]) -> list[fx.Node]:
+        """The cut with the least repeated work found that keeps at most `target` bytes."""
+        low, high = 0.0, 1.0
+        best = self.cut(0.0)
+        first = self.cut(1.0)
+        if self.occupied(first) <= target:
+            return first
+        for _ in range(_BISECTIONS):
+            middle = (low + high) / 2
+            saved = self.cut(middle)
+            if self.occupied(saved) <= target:
+                best, low = saved, middle
+            else:
+                high = middle
+        return best if self.occupied(best) <= self.occupied(full) else full
+
+
+def _is_inside(node: fx.Node) -> bool:
+    return bool(node.meta.get("recompute_region", 0))

@@ -1,0 +1,399 @@
+"""The recording context: what happens when an operator meets a fake tensor during a trace.
+
+Comes in: every ATen call below C++ autograd, as `handle(operator, args, kwargs)`. Goes out: fresh
+fake tensors, and one light node per primitive call in `nodes`. Each call is sorted once per
+overload (view, mutation, random, pure); views become chains, mutations become values
+(`functional.py`), random operators become functions of a seed (`random.py`), pure operators are
+decomposed by the table that the caller passed, or recorded. Equal pure calls are recorded once.
+"""
+
+from __future__ import annotations
+
+import operator as python_operator
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from primtorch.fake import FakeTensor, TensorMeta, infer, meta_of
+from primtorch.symbolic import Expression, expression_of
+
+from aot_autograd import functional, random, rewriting
+from aot_autograd._torch import (
+    OpOverload,
+    has_composite_explicit,
+    has_composite_implicit,
+    run_composite_implicit,
+)
+from aot_autograd.errors import TraceError
+from aot_autograd.functional import Storage, Value
+from aot_autograd.graph import Node
+from aot_autograd.metadata import ViewStep
+from aot_autograd.sizes import SizeNodes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from aot_autograd.errors import SourceLine
+
+aten = torch.ops.aten
+
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_ALIASES = frozenset((aten.detach.default, aten.alias.default, aten.lift_fresh.default))
+_MULTIPLE_VIEWS = frozenset(
+    (aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
+)
+
+
+@cache
+def kind_of(operator: OpOverload) -> str:
+    """Which rule an overload follows: alias, views, view, hidden, mutation, random, or pure."""
+    if operator in _ALIASES:
+        return "alias"
+    if operator in _MULTIPLE_VIEWS:
+        return "views"
+    if operator in functional.INVERSES:
+        return "view"
+    if operator in rewriting.HIDDEN_MUTATIONS:
+        return "hidden"
+    if operator._schema.is_mutable:
+        return "mutation"
+    if torch.Tag.nondeterministic_seeded in operator.tags:
+        return "random"
+    return "pure"
+
+
+@cache
+def _is_composite(operator: OpOverload) -> bool:
+    return has_composite_implicit(operator)
+
+
+@cache
+def _may_alias(operator: OpOverload) -> bool:
+    if has_composite_implicit(operator):
+        return True
+    return any(result.alias_info is not None for result in operator._schema.returns)
+
+
+@cache
+def _is_explicit_loop(operator: OpOverload) -> bool:
+    return operator.name().startswith("aten::_foreach") and has_composite_explicit(operator)
+
+
+class RecordingContext:
+    """Records what fake tensors go through. One object per trace.
+
+    Args:
+        table: Decompositions by overload.
+        fallback_random: Leave random operators to ATen, in program order.
+        environment: The size environment of the inputs, or None when all sizes are numbers.
+        seeds: Nodes of seeds drawn by an earlier trace of the same function, to be used again.
+    """
+
+    def __init__(
+        self,
+        table: Mapping[OpOverload, Any],
+        *,
+        fallback_random: bool = False,
+        environment: Any = None,
+    ) -> None:
+        self.table = table
+        self.fallback_random = fallback_random
+        self.environment = environment
+        self.nodes: list[Node] = []
+        self.sizes = SizeNodes(self._append_pure)
+        self.writes = 0
+        self.silent_writes: set[Storage] = set()
+        self.backward_error = ""
+        self.phase = "forward"
+        self.region = 0
+        self.source_line: SourceLine | None = None
+        self.module_path: str | None = None
+        self.seeds = random.Seeds()
+        self._serial = 0
+        self._equal: dict[Any, Any] = {}
+        self._constants: dict[int, tuple[torch.Tensor, Node]] = {}
+
+    # ------------------------------------------------------------------ making tensors
+
+    def placeholder(self, name: str, meta: Any, tag: dict[str, Any] | None = None) -> Node:
+        """Append a placeholder node."""
+        node = Node("placeholder", None, (), {}, meta, self.phase)
+        node.name = name
+        node.tag = tag
+        self.nodes.append(node)
+        return node
+
+    def fresh(self, meta: TensorMeta, node: Node) -> FakeTensor:
+        """A fake tensor with a storage of its own whose value is `node`."""
+        tensor = FakeTensor.create(meta, self, environment=self.environment)
+        self._serial += 1
+        storage = Storage(node, meta, self._serial)
+        storage.root = tensor
+        tensor.record = Value(storage, (), node)
+        return tensor
+
+    def bind(self, tensor: FakeTensor, node: Node, input: int | None) -> FakeTensor:
+        """Give a fake that was made elsewhere a storage of its own; returns it."""
+        self._serial += 1
+        storage = Storage(node, tensor.meta, self._serial, input)
+        storage.root = tensor
+        tensor.record = Value(storage, (), node)
+        return tensor
+
+    def alias(self, tensor: FakeTensor) -> FakeTensor:
+        """Another fake tensor for the same memory, without a graph node."""
+        value = tensor.record
+        result = FakeTensor.create(tensor.meta, self, environment=self.environment)
+        result.record = made = Value(value.storage, value.chain, value.node)
+        made.generation = value.generation
+        return result
+
+    def constant(self, tensor: torch.Tensor) -> FakeTensor:
+        """A fake tensor that starts with the value of a real one."""
+        return self.fresh(meta_of(tensor), self._constant_node(tensor))
+
+    def operate(self, operator: OpOverload, *args: Any, **kwargs: Any) -> FakeTensor:
+        """Record one pure operator or view; used by the rewriting of mutations."""
+        result: FakeTensor = self.handle(operator, args, kwargs)
+        return result
+
+    # ------------------------------------------------------------------ the one entry
+
+    def handle(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What every fake tensor calls for every operator below autograd."""
+        match kind_of(operator):
+            case "pure":
+                return self._pure(operator, args, kwargs)
+            case "view":
+                return self._view(operator, args, kwargs)
+            case "alias":
+                tensor = args[0]
+                if not isinstance(tensor, FakeTensor):
+                    return self.constant(tensor)
+                return self.alias(tensor)
+            case "views":
+                return self._views(operator, args, kwargs)
+            case "hidden":
+                return rewriting.hidden_mutation(self, operator, args, kwargs)
+            case "mutation":
+                return rewriting.mutation(self, operator, args, kwargs)
+            case "random":
+                return self._random(operator, args, kwargs)
+            case kind:
+                raise AssertionError(f"unknown kind {kind!r}")
+
+    # ------------------------------------------------------------------ one method per kind
+
+    def _pure(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        decomposition = self.table.get(operator)
+        if decomposition is not None:
+            start = self._serial
+            result = decomposition(*args, **kwargs)
+            if result is not NotImplemented:
+                return result if _may_alias(operator) else self._owned(result, start)
+        elif _is_composite(operator):
+            return run_composite_implicit(operator, args, kwargs)
+        return self.record(operator, args, kwargs)
+
+    def record(
+        self,
+        operator: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        impure: bool = False,
+    ) -> Any:
+        """Append the call itself, or find an equal one, and return its results as fresh fakes."""
+        node_args = tuple([self._argument(arg) for arg in args])
+        node_kwargs = {key: self._argument(arg) for key, arg in kwargs.items()} if kwargs else {}
+        key = None
+        if not impure:
+            key = (operator, _key(node_args), _key_of_mapping(node_kwargs) if kwargs else None)
+            known = self._equal.get(key)
+            if known is not None:
+                return self._results(known)
+        meta = infer(operator, args, kwargs, self.environment)
+        node = self._append(operator, node_args, node_kwargs, meta)
+        node.impure = impure
+        known = node
+        if type(meta) is not TensorMeta and isinstance(meta, (tuple, list)):
+            known = self._items(node, meta)
+        if key is not None:
+            self._equal[key] = known
+        return self._results(known)
+
+    def _view(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor = args[0]
+        if not isinstance(tensor, FakeTensor):
+            tensor = self.constant(tensor)
+        rest = args[1:]
+        source = functional.node_of(self, tensor)
+        node_args = (source, *[self._argument(arg) for arg in rest])
+        node_kwargs = {key: self._argument(arg) for key, arg in kwargs.items()} if kwargs else {}
+        key = (operator, _key(node_args), _key_of_mapping(node_kwargs) if kwargs else None)
+        node = self._equal.get(key)
+        if node is None:
+            meta = infer(operator, (tensor, *rest), kwargs, self.environment)
+            node = self._append(operator, node_args, node_kwargs, meta)
+            self._equal[key] = node
+        meta = node.meta
+        value = tensor.record
+        frozen = tuple([tuple(arg) if type(arg) is list else arg for arg in rest])
+        step = ViewStep(operator, frozen, tuple(kwargs.items()), tensor.meta)
+        # The storage offset of a view is relative to its base, not to the node it came from.
+        result = FakeTensor.create(meta, self, environment=self.environment)
+        result.record = made = Value(value.storage, (*value.chain, step), node)
+        made.generation = value.generation
+        return result
+
+    def _views(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Several views at once, each recorded as the slice or the selection that it is."""
+        given = dict(zip(("self", "size", "dim"), args, strict=False)) | kwargs
+        tensor = args[0]
+        if operator is aten.unbind.int:
+            axis = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            axis %= tensor.dim()
+            return [
+                self._view(aten.select.int, (tensor, axis, index), {})
+                for index in range(int(tensor.shape[axis]))
+            ]
+        axis = given.get("dim", 0) % tensor.dim()
+        extent = tensor.shape[axis]
+        if operator is aten.split.Tensor:
+            size = args[1] if len(args) > 1 else kwargs["split_size"]
+            whole = int(extent)
+            step = int(size) or max(whole, 1)
+            bounds = [
+                (start, min(start + step, whole)) for start in range(0, max(whole, 1), step)
+            ]
+        else:
+            sizes = args[1] if len(args) > 1 else kwargs["split_sizes"]
+            bounds, start = [], 0
+            for size in sizes:
+                bounds.append((start, start + size))
+                start = start + size
+        return [
+            self._view(aten.slice.Tensor, (tensor, axis, begin, end), {}) for begin, end in bounds
+        ]
+
+    def _random(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not self.fallback_random:
+            rule = random.RULES.get(operator)
+            if rule is not None and kwargs.get("generator") is None:
+                result = rule(self, *args, **kwargs)
+                if result is not NotImplemented:
+                    return result
+        elif operator in self.table and operator is aten.native_dropout.default:
+            return self._owned(self.table[operator](*args, **kwargs), self._serial)
+        if _is_composite(operator):
+            return run_composite_implicit(operator, args, kwargs)
+        return self.record(operator, args, kwargs, impure=True)
+
+    # ------------------------------------------------------------------ nodes
+
+    def _append(self, target: Any, args: Any, kwargs: Any, meta: Any) -> Node:
+        node = Node("call", target, args, kwargs, meta, self.phase)
+        node.region = self.region
+        node.source_line = self.source_line
+        node.module_path = self.module_path
+        self.nodes.append(node)
+        return node
+
+    def _append_pure(self, target: Any, args: tuple[Any, ...], meta: Any) -> Node:
+        return self._append(target, args, {}, meta)
+
+    def _items(self, node: Node, metas: Any) -> tuple[Any, ...]:
+        items: list[Any] = []
+        for index, meta in enumerate(metas):
+            if meta is None:
+                items.append(None)
+                continue
+            item = self._append(python_operator.getitem, (node, index), {}, meta)
+            if isinstance(meta, (tuple, list)):
+                items.append(self._items(item, meta))
+            else:
+                items.append(item)
+        return tuple(items)
+
+    def _results(self, known: Any) -> Any:
+        if type(known) is Node:
+            if type(known.meta) is TensorMeta:
+                return self.fresh(known.meta, known)
+            return known.meta
+        if type(known) is tuple:
+            return tuple([self._results(item) for item in known])
+        return known
+
+    def _owned(self, result: Any, start: int) -> Any:
+        """Results of a decomposition as tensors of their own, whatever they were computed from."""
+        if isinstance(result, FakeTensor):
+            value = result.record
+            if not value.chain and value.storage.serial > start:
+                return result
+            return self.fresh(result.meta, functional.node_of(self, result))
+        if isinstance(result, (tuple, list)):
+            return type(result)([self._owned(item, start) for item in result])
+        if isinstance(result, torch.Tensor):
+            return self.constant(result)
+        return result
+
+    def _constant_node(self, tensor: torch.Tensor) -> Node:
+        known = self._constants.get(id(tensor))
+        if known is not None:
+            return known[1]
+        node = Node("constant", tensor, (), {}, meta_of(tensor), self.phase)
+        self.nodes.append(node)
+        self._constants[id(tensor)] = (tensor, node)
+        return node
+
+    def node_of(self, tensor: torch.Tensor) -> Node:
+        """The node of a tensor's current value; a real tensor becomes a constant."""
+        if isinstance(tensor, FakeTensor):
+            if tensor.context is not self:
+                raise TraceError(
+                    "a fake tensor of another trace reached this one",
+                    "tensors made while tracing must not outlive the trace",
+                    "do not keep tensors of one compiled call in globals used by another",
+                    self.source_line,
+                )
+            return functional.node_of(self, tensor)
+        return self._constant_node(tensor)
+
+    def _argument(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is FakeTensor:
+            record: Value = value.record
+            if record.generation == record.storage.generation and value.context is self:
+                return record.node
+            return self.node_of(value)
+        if kind is int or kind is float or kind is bool or value is None:
+            return value
+        if kind is tuple or kind is list:
+            return tuple([self._argument(item) for item in value])
+        if isinstance(value, torch.Tensor):
+            return self.node_of(value)
+        if isinstance(value, _SYMBOLIC):
+            return self.sizes.node(expression_of(value))
+        if isinstance(value, Expression):
+            return self.sizes.node(value)
+        return value
+
+
+def _key(value: Any) -> Any:
+    """A hashable stand-in that tells 1, 1.0 and True apart, and 0.0 from -0.0."""
+    kind = type(value)
+    if kind is tuple:
+        return tuple([_key(item) for item in value])
+    if kind is float:
+        return ("float", value.hex())
+    if kind is bool:
+        return ("bool", value)
+    if kind is complex:
+        return ("complex", value.real.hex(), value.imag.hex())
+    if kind is dict:
+        return _key_of_mapping(value)
+    return value
+
+
+def _key_of_mapping(mapping: dict[str, Any]) -> Any:
+    return tuple([(name, _key(item)) for name, item in mapping.items()])

@@ -1,0 +1,301 @@
+"""In-place, `out=` and hidden mutations, rewritten as functional calls and writes.
+
+Comes in: a mutating operator and its arguments. Goes out: the same operator's functional form,
+recorded, and one `write` per mutated argument; the caller gets the mutated tensors themselves, as
+eager returns them. The functional form is found in ATen by name and schema, once per overload.
+Hidden mutations (a schema that does not declare that running statistics change) are a table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from primtorch.fake import FakeTensor
+
+from aot_autograd import functional
+from aot_autograd._torch import (
+    OpOverload,
+    OpOverloadPacket,
+    has_composite_explicit,
+    has_composite_implicit,
+    increment_version,
+    run_composite_explicit,
+    run_composite_implicit,
+)
+from aot_autograd.errors import UnsupportedOperator
+
+if TYPE_CHECKING:
+    from aot_autograd.recording import RecordingContext
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenMutation:
+    """An operator that changes arguments which its schema calls read-only.
+
+    Attributes:
+        functional: The overload that returns the new values after the ordinary results.
+        results: Number of ordinary results.
+        mutated: Argument positions of the mutated tensors.
+        training: Argument position of the flag without which nothing is mutated.
+        order: Argument positions in the order in which `functional` takes them.
+    """
+
+    functional: OpOverload
+    results: int
+    mutated: tuple[int, ...]
+    training: int
+
+
+HIDDEN_MUTATIONS: dict[OpOverload, HiddenMutation] = {
+    operator: HiddenMutation(aten._native_batch_norm_legit_functional.default, 3, (3, 4), 5)
+    for operator in (
+        aten.native_batch_norm.default,
+        aten.miopen_batch_norm.default,
+    )
+}
+"""Operators whose running statistics change although their schema does not say so."""
+
+
+def hidden_mutation(
+    context: RecordingContext, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run an operator of `HIDDEN_MUTATIONS` as its functional form and its writes."""
+    rule = HIDDEN_MUTATIONS[operator]
+    names = [argument.name for argument in operator._schema.arguments]
+    args = args + tuple(kwargs[name] for name in names[len(args) :] if name in kwargs)
+    mutated = [args[position] for position in rule.mutated]
+    if not args[rule.training] or mutated[0] is None:
+        decomposition = context.table.get(operator)
+        if decomposition is None:
+            return context.record(operator, args, {})
+        return context._owned(decomposition(*args), context._serial)
+    results = context.handle(rule.functional, args, {})
+    with torch.no_grad():
+        for tensor, new in zip(mutated, results[rule.results :], strict=True):
+            _assign(context, tensor, new)
+            context.silent_writes.add(tensor.record.storage)
+    return tuple(results[: rule.results])
+
+
+@cache
+def functional_form(operator: OpOverload) -> OpOverload | None:
+    """The overload that computes what a mutating one writes, or None where ATen has none."""
+    namespace, _, name = operator._schema.name.partition("::")
+    packets: OpOverloadPacket = getattr(torch.ops, namespace)
+    writes = [
+        argument.alias_info is not None and argument.alias_info.is_write
+        for argument in operator._schema.arguments
+    ]
+    in_place = not any(
+        written and argument.is_out
+        for written, argument in zip(writes, operator._schema.arguments, strict=True)
+    )
+    if in_place:
+        wanted = [(a.name, str(a.type)) for a in operator._schema.arguments]
+        stem = name[:-1] if name.endswith("_") else name
+        candidates = [stem, f"{stem}_functional"]
+    else:
+        wanted = [(a.name, str(a.type)) for a in operator._schema.arguments if not a.is_out]
+        candidates = [name]
+    for candidate in candidates:
+        packet = getattr(packets, candidate, None)
+        if packet is None:
+            continue
+        preferred = [operator._overloadname, "default", *packet.overloads()]
+        for overload_name in preferred:
+            found = getattr(packet, overload_name, None)
+            if not isinstance(found, OpOverload) or found._schema.is_mutable:
+                continue
+            if [(a.name, str(a.type)) for a in found._schema.arguments] == wanted:
+                return found
+    return None
+
+
+def mutation(
+    context: RecordingContext, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run a mutating operator as a functional one and writes."""
+    special = SPECIAL.get(operator)
+    if special is not None:
+        return special(context, *args, **kwargs)
+    name = operator.name()
+    if name.startswith("aten::_foreach"):
+        return _foreach(operator, args, kwargs)
+    if operator.overloadpacket in LAYOUT_CHANGES:
+        return change_layout(context, operator, args, kwargs)
+    if operator.overloadpacket in REFUSED:
+        raise UnsupportedOperator(
+            f"{operator} while tracing",
+            "it changes what memory a tensor stands for",
+            "assign a new tensor instead",
+            context.source_line,
+        )
+    form = functional_form(operator)
+    if form is None:
+        if has_composite_implicit(operator):
+            return run_composite_implicit(operator, args, kwargs)
+        if has_composite_explicit(operator):
+            return run_composite_explicit(operator, args, kwargs)
+        raise UnsupportedOperator(
+            f"{operator} while tracing",
+            "it mutates its arguments and ATen has no functional form of it",
+            "call its out-of-place form",
+            context.source_line,
+        )
+    return _through_functional(context, operator, form, args, kwargs)
+
+
+def _foreach(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An in-place operator on lists: ATen's own loop, and the count that eager's loop makes."""
+    before = [tensor._version for tensor in args[0]]
+    result = run_composite_explicit(operator, args, kwargs)
+    for tensor, version in zip(args[0], before, strict=True):
+        if tensor._version == version:
+            increment_version(tensor)
+    return result
+
+
+def _through_functional(
+    context: RecordingContext,
+    operator: OpOverload,
+    form: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    schema = operator._schema.arguments
+    written: list[Any] = []
+    call_args: list[Any] = []
+    call_kwargs = dict(kwargs)
+    for position, argument in enumerate(schema):
+        is_write = argument.alias_info is not None and argument.alias_info.is_write
+        given = args[position] if position < len(args) else kwargs.get(argument.name)
+        if is_write:
+            written.append(given)
+        if argument.is_out:
+            call_kwargs.pop(argument.name, None)
+        elif position < len(args):
+            call_args.append(args[position])
+        elif argument.name not in call_kwargs and argument.has_default_value():
+            # The functional form may have another default.
+            if argument.kwarg_only:
+                call_kwargs[argument.name] = argument.default_value
+            else:
+                call_args.append(argument.default_value)
+    results = context.handle(form, tuple(call_args), call_kwargs)
+    if not isinstance(results, (tuple, list)):
+        results = (results,)
+    new_values = results[len(results) - len(written) :]
+    for tensor, new in zip(written, new_values, strict=True):
+        _assign(context, tensor, new)
+    if not operator._schema.returns:
+        return None
+    ordinary = len(operator._schema.returns) - sum(
+        1 for result in operator._schema.returns if result.alias_info is not None
+    )
+    returned = (*results[:ordinary], *written)
+    return returned[0] if len(operator._schema.returns) == 1 else returned
+
+
+def _assign(context: RecordingContext, tensor: Any, new: Any) -> None:
+    if isinstance(tensor, (tuple, list)):
+        for one, other in zip(tensor, new, strict=True):
+            _assign(context, one, other)
+        return
+    if not isinstance(tensor, FakeTensor):
+        raise UnsupportedOperator(
+            "an in-place change of a tensor made outside the graph",
+            "the tensor is a constant of the graph, so the change would be lost",
+            "pass the tensor as an argument",
+            context.source_line,
+        )
+    if tuple(new.shape) != tuple(tensor.shape):
+        if tensor.numel() == 0:
+            raise UnsupportedOperator(
+                "an out= tensor that must be resized", "its shape would change", "allocate it"
+            )
+        raise RuntimeError(
+            f"output with shape {list(tensor.shape)} doesn't match the broadcast shape "
+            f"{list(new.shape)}"
+        )
+    if new.dtype != tensor.dtype:
+        new = context.operate(aten._to_copy.default, new, dtype=tensor.dtype)
+    functional.write(context, tensor, new)
+
+
+def copy_(
+    context: RecordingContext, self: FakeTensor, source: Any, non_blocking: bool = False
+) -> FakeTensor:
+    """`self.copy_(source)`: cast, moved, broadcast, then written."""
+    new = source if isinstance(source, FakeTensor) else context.constant(source)
+    device = self.meta.device
+    if new.meta.device != device:
+        new = context.operate(
+            aten._to_copy.default, new, dtype=self.dtype, device=device, non_blocking=non_blocking
+        )
+    elif new.dtype != self.dtype:
+        new = context.operate(aten._to_copy.default, new, dtype=self.dtype)
+    if tuple(new.shape) != tuple(self.shape):
+        new = context.operate(aten.expand.default, new, list(self.shape))
+    functional.write(context, self, new)
+    return self
+
+
+def fill_(context: RecordingContext, self: FakeTensor, value: Any) -> FakeTensor:
+    """`self.fill_(number)`."""
+    new = context.operate(aten.full_like.default, self, value)
+    functional.write(context, self, new)
+    return self
+
+
+def fill_tensor_(context: RecordingContext, self: FakeTensor, value: Any) -> FakeTensor:
+    """`self.fill_(0-d tensor)`."""
+    return copy_(context, self, value)
+
+
+def zero_(context: RecordingContext, self: FakeTensor) -> FakeTensor:
+    """`self.zero_()`."""
+    return fill_(context, self, 0)
+
+
+def detach_(_context: RecordingContext, self: FakeTensor) -> FakeTensor:
+    """`self.detach_()`: autograd has done it already."""
+    return self
+
+
+SPECIAL = {
+    aten.copy_.default: copy_,
+    aten.fill_.Scalar: fill_,
+    aten.fill_.Tensor: fill_tensor_,
+    aten.zero_.default: zero_,
+    aten.detach_.default: detach_,
+}
+"""In-place operators with a rule of their own."""
+
+LAYOUT_CHANGES = {
+    aten.t_: aten.t,
+    aten.transpose_: aten.transpose,
+    aten.squeeze_: aten.squeeze,
+    aten.unsqueeze_: aten.unsqueeze,
+    aten.as_strided_: aten.as_strided,
+}
+"""In-place operators that change a tensor's sizes and strides, and the view each applies."""
+
+REFUSED = frozenset((aten.set_, aten.resize_, aten.resize_as_, aten.set_data))
+"""Operators after which a tensor stands for other memory."""
+
+
+def change_layout(
+    context: RecordingContext, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`t_`, `unsqueeze_` and the like: the same memory seen through one more view."""
+    raise UnsupportedOperator(
+        f"{operator} while tracing",
+        "it changes the shape of a tensor in place",
+        "use the out-of-place view",
+        context.source_line,
+    )
