@@ -44,7 +44,9 @@ def tensors(value: Any) -> list[Any]:
 
 def state_of(inputs: Sequence[Any], outputs: Sequence[Any], before: Sequence[Any]) -> list[str]:
     """Everything about a call but the numbers, as text: identities, aliases, layouts, autograd."""
-    named = [(f"in{n}", t) for n, t in enumerate(inputs)] + [(f"out{n}", t) for n, t in enumerate(outputs)]
+    named = [(f"in{n}", t) for n, t in enumerate(inputs)] + [
+        (f"out{n}", t) for n, t in enumerate(outputs)
+    ]
     lines = []
     for number, (name, value) in enumerate(named):
         if not isinstance(value, torch.Tensor):
@@ -54,10 +56,13 @@ def state_of(inputs: Sequence[Any], outputs: Sequence[Any], before: Sequence[Any
         shares = [
             other
             for other, one in named[:number]
-            if isinstance(one, torch.Tensor) and one.untyped_storage()._cdata == value.untyped_storage()._cdata
+            if isinstance(one, torch.Tensor)
+            and one.untyped_storage()._cdata == value.untyped_storage()._cdata
         ]
         offset = value.storage_offset() if shares else 0
-        version = value._version - (before[number] if number < len(before) and before[number] is not None else 0)
+        version = value._version - (
+            before[number] if number < len(before) and before[number] is not None else 0
+        )
         lines.append(
             f"{name}: {value.dtype} {tuple(value.shape)} {value.stride()} offset {offset} is {same} shares {shares} "
             f"version {version} requires_grad {value.requires_grad} is_leaf {value.is_leaf}"
@@ -118,7 +123,9 @@ def agree() -> Callable[..., Compared]:
                 torch.manual_seed(call + 100)
                 outputs = tensors(one(*inputs))
                 state = state_of(inputs, outputs, before)
-                values = [t.detach().clone() for t in [*inputs, *outputs] if isinstance(t, torch.Tensor)]
+                values = [
+                    t.detach().clone() for t in [*inputs, *outputs] if isinstance(t, torch.Tensor)
+                ]
                 with torch.enable_grad():
                     backward(outputs, inputs)
                 grads = [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]

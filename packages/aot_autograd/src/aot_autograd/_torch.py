@@ -6,13 +6,15 @@ test in `tests/test_torch_names.py`, so that a torch release that moves one is n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import DispatchKey
 from torch._ops import OpOverload, OpOverloadPacket
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "OpOverload",
@@ -27,8 +29,8 @@ __all__ = [
     "run_composite_explicit",
     "run_composite_implicit",
     "set_grad_enabled",
-    "without_saved_tensor_hooks",
     "storage_identity",
+    "without_saved_tensor_hooks",
 ]
 
 set_grad_enabled = torch._C._set_grad_enabled

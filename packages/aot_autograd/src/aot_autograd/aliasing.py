@@ -8,7 +8,6 @@ have one dtype, and none requires a gradient; other sharing that matters is refu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,6 +18,8 @@ from aot_autograd.errors import UnsupportedAliasing
 from aot_autograd.metadata import FunctionMetadata, SharedStorage
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from aot_autograd.joint import InputSpec
 
 
@@ -40,9 +41,7 @@ def mutated_groups(
     groups: Sequence[Sequence[int]], metadata: FunctionMetadata
 ) -> list[Sequence[int]]:
     """The groups of which a member is mutated."""
-    mutated = {
-        mutation.input for mutation in metadata.mutations if mutation.position is not None
-    }
+    mutated = {mutation.input for mutation in metadata.mutations if mutation.position is not None}
     return [group for group in groups if mutated.intersection(group)]
 
 

@@ -8,7 +8,6 @@ inputs, whose caller guards the inputs itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,10 +19,12 @@ from aot_autograd._torch import storage_identity
 from aot_autograd.compiling import Compiler, Observer, Toolchain, compile_flat
 from aot_autograd.options import AotOptions
 from aot_autograd.partition import Partition, min_cut_rematerialization_partition
-from aot_autograd.runtime import Boxed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
     from aot_autograd._torch import OpOverload
+    from aot_autograd.runtime import Boxed
 
 _NO_DECOMPOSITIONS: Mapping[Any, Any] = {}
 _DEFAULT_OPTIONS = AotOptions()

@@ -20,7 +20,6 @@ from aot_autograd.aliasing import mutated_groups, share, storage_groups
 from aot_autograd.double import DoubleBackward
 from aot_autograd.errors import CompilerContractError
 from aot_autograd.joint import InputSpec, Trace, trace
-from aot_autograd.text import text
 from aot_autograd.runtime import (
     Boxed,
     Compiled,
@@ -28,6 +27,7 @@ from aot_autograd.runtime import (
     inference_callable,
     training_callable,
 )
+from aot_autograd.text import text
 
 if TYPE_CHECKING:
     from torch import fx
@@ -173,9 +173,7 @@ def _with_duplicates(
     if not repeated:
         return function
     number = {spec.position: index for index, spec in enumerate(specs)}
-    order = [
-        number[repeated.get(position, position)] for position in range(len(example_inputs))
-    ]
+    order = [number[repeated.get(position, position)] for position in range(len(example_inputs))]
 
     def with_duplicates(*distinct: Any) -> Sequence[Any]:
         return function(*[distinct[index] for index in order])
@@ -198,9 +196,7 @@ def _run_compiler(compiler: Compiler, name: str, module: fx.GraphModule) -> Any:
     return compiled
 
 
-def _compile_inference(
-    recorded: Trace, specs: Sequence[InputSpec], tools: Toolchain
-) -> Boxed:
+def _compile_inference(recorded: Trace, specs: Sequence[InputSpec], tools: Toolchain) -> Boxed:
     module = recorded.module()
     if tools.options.verify:
         verify.functional_graph(module)

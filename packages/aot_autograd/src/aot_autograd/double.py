@@ -10,17 +10,19 @@ seeds of the call that is differentiated.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from primtorch.fake import FakeTensor
 
 from aot_autograd.joint import Fresh, InputSpec, Observation
-from aot_autograd.metadata import FunctionMetadata
+from aot_autograd.recording import RecordingContext
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from aot_autograd.compiling import FlatFunction, Toolchain
+    from aot_autograd.metadata import FunctionMetadata
     from aot_autograd.runtime import Boxed
 
 
@@ -52,9 +54,7 @@ class DoubleBackward:
         self._lock = threading.Lock()
         self._compiled: dict[Any, Boxed] = {}
 
-    def __call__(
-        self, inputs: list[Any], seeds: list[Any], tangents: list[Any]
-    ) -> tuple[Any, ...]:
+    def __call__(self, inputs: list[Any], seeds: list[Any], tangents: list[Any]) -> tuple[Any, ...]:
         """The gradients of the differentiable inputs, with an autograd graph of their own."""
         flat = [*inputs, *tangents, *seeds]
         key = tuple([isinstance(one, torch.Tensor) and one.requires_grad for one in flat])
@@ -78,6 +78,7 @@ class DoubleBackward:
         count = len(self._specs)
         given, tangents = flat[:count], list(flat[count:])
         context = next(one.context for one in flat if isinstance(one, FakeTensor))
+        assert isinstance(context, RecordingContext), "gradients are traced by this package"
         with torch.enable_grad():
             primals = [
                 Fresh.apply(one, True) if isinstance(one, FakeTensor) else one for one in given
@@ -86,9 +87,7 @@ class DoubleBackward:
             observation.observe(self._function(*primals))
             targets = [value.tensor for value in observation.values if value.requires_grad]
             wanted = [
-                one
-                for one, spec in zip(given, self._specs, strict=True)
-                if spec.requires_grad
+                one for one, spec in zip(given, self._specs, strict=True) if spec.requires_grad
             ]
             gradients = torch.autograd.grad(
                 targets, wanted, tangents, allow_unused=True, create_graph=True

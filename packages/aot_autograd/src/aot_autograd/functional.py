@@ -13,16 +13,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from primtorch.fake import FakeTensor, TensorMeta
 
 from aot_autograd.errors import UnsupportedOperator
-from aot_autograd.metadata import ViewChain, ViewStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from primtorch.fake import FakeTensor, TensorMeta
+
     from aot_autograd._torch import OpOverload
     from aot_autograd.graph import Node
+    from aot_autograd.metadata import ViewChain, ViewStep
 
 aten = torch.ops.aten
 
@@ -41,17 +42,26 @@ class Storage:
         written_at: Order of the last write among all writes of the trace.
     """
 
-    __slots__ = ("first_node", "generation", "input", "meta", "node", "root", "serial", "written_at")
+    __slots__ = (
+        "first_node",
+        "generation",
+        "input",
+        "meta",
+        "node",
+        "root",
+        "serial",
+        "written_at",
+    )
 
     def __init__(
-        self, node: Node, meta: TensorMeta, serial: int, input: int | None = None
+        self, node: Node, meta: TensorMeta, serial: int, number: int | None = None
     ) -> None:
         self.node = node
         self.first_node = node
         self.meta = meta
         self.serial = serial
         self.generation = 0
-        self.input = input
+        self.input = number
         self.root: FakeTensor | None = None
         self.written_at = 0
 
@@ -82,7 +92,7 @@ class Recorder(Protocol):
 
 def value_of(tensor: FakeTensor) -> Value:
     """The record of a fake tensor."""
-    return tensor.record  # type: ignore[no-any-return]
+    return tensor.record
 
 
 def _reshape_back(rec: Recorder, base: FakeTensor, new: FakeTensor, _step: ViewStep) -> FakeTensor:
@@ -179,12 +189,16 @@ INVERSES: dict[OpOverload, Callable[[Recorder, FakeTensor, FakeTensor, ViewStep]
 """For each view operator, how a new value of the view becomes a new value of its base."""
 
 
+def _stride_of(pair: tuple[Any, Any]) -> Any:
+    return pair[0]
+
+
 def is_dense(meta: TensorMeta) -> bool:
     """Whether the elements fill a block of memory without gaps or overlap (static sizes)."""
     expected: Any = 1
     pairs = sorted(
         (pair for pair in zip(meta.stride, meta.shape, strict=True) if pair[1] != 1),
-        key=lambda pair: pair[0],
+        key=_stride_of,
     )
     for stride, size in pairs:
         if stride != expected:

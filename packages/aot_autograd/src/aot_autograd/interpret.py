@@ -7,8 +7,7 @@ it comes from. Invariant: values are dropped after their last reader, as in eage
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from primtorch.fake import FakeTensor
@@ -16,6 +15,10 @@ from torch import fx
 
 from aot_autograd.errors import WireError
 from aot_autograd.graph import WIRE
+from aot_autograd.recording import RecordingContext
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 
 def check_wire(module: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
@@ -85,7 +88,7 @@ class GraphFunction:
                     continue
                 case _:
                     pass
-            if context is not None:
+            if isinstance(context, RecordingContext):
                 context.source_line = node.meta.get("source_line")
                 context.module_path = node.meta.get("module_path")
             arguments = load(node.args, values.__getitem__)

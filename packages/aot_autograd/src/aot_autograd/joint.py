@@ -9,13 +9,11 @@ never depend on a tangent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta
-from primtorch.symbolic import expression_of
 
 from aot_autograd import functional
 from aot_autograd._torch import (
@@ -36,9 +34,10 @@ from aot_autograd.metadata import (
     SharedStorage,
 )
 from aot_autograd.recording import RecordingContext
+from primtorch.symbolic import expression_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import fx
 
@@ -109,7 +108,9 @@ class Fresh(torch.autograd.Function):
 
     @staticmethod
     def forward(_ctx: Any, tensor: FakeTensor, keep_input: bool) -> FakeTensor:
-        context: RecordingContext = tensor.context
+        """A new tensor with the same value, on the same input when `keep_input`."""
+        context = tensor.context
+        assert isinstance(context, RecordingContext), "only recorded fakes are copied"
         value = tensor.record
         result = FakeTensor.create(tensor.meta, context, environment=context.environment)
         number = value.storage.input if keep_input else None
@@ -117,6 +118,7 @@ class Fresh(torch.autograd.Function):
 
     @staticmethod
     def backward(_ctx: Any, gradient: FakeTensor) -> tuple[FakeTensor, None]:
+        """The gradient as it is."""
         return gradient, None
 
 
@@ -143,7 +145,9 @@ def make_inputs(
         node = context.placeholder(f"primal_{number}", spec.meta, dict(spec.tag))
         if not isinstance(spec.meta, TensorMeta):
             if isinstance(spec.meta, torch.SymInt):
-                context.sizes.bind(expression_of(spec.meta), node)
+                symbol = expression_of(spec.meta)
+                if not isinstance(symbol, int):
+                    context.sizes.bind(symbol, node)
             arguments.append(spec.meta)
             leaves.append(None)
             continue
@@ -171,9 +175,7 @@ def _make_members(
     group_number: int,
     arguments: list[Any],
 ) -> None:
-    inside = [
-        (number, spec) for number, spec in enumerate(specs) if spec.position in group.members
-    ]
+    inside = [(number, spec) for number, spec in enumerate(specs) if spec.position in group.members]
     first = inside[0][1].meta
     meta = TensorMeta((group.length,), (1,), first.dtype, first.device)
     tag = {"kind": "argument", "name": f"storage_{group_number}", "static": False}
@@ -318,9 +320,7 @@ class Observation:
             if value.tensor is None:
                 continue
             is_mutation = number < len(self.mutation_values)
-            if node in used or (
-                node.kind != "call" and not (is_mutation and inference)
-            ):
+            if node in used or (node.kind != "call" and not (is_mutation and inference)):
                 copy = self.context.record(
                     aten.clone.default, (self.context.fresh(node.meta, node),), {}, impure=True
                 )
@@ -427,9 +427,7 @@ def trace(
     )
 
 
-def _graph_inputs(
-    specs: Sequence[InputSpec], shared: Sequence[SharedStorage]
-) -> tuple[int, ...]:
+def _graph_inputs(specs: Sequence[InputSpec], shared: Sequence[SharedStorage]) -> tuple[int, ...]:
     members = {position for group in shared for position in group.members}
     own = [spec.position for spec in specs if spec.position not in members]
     return (*own, *[-1 - number for number in range(len(shared))])
@@ -491,9 +489,7 @@ class _autocast_off:  # noqa: N801 - reads as a with-statement's verb
     """Autocast as it is when `backward()` is called outside every autocast block."""
 
     def __enter__(self) -> None:
-        self._enabled = [
-            kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)
-        ]
+        self._enabled = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
         for kind in self._enabled:
             torch.set_autocast_enabled(kind, False)
 

@@ -127,18 +127,18 @@ def bernoulli_tensor(context: RecordingContext, self: FakeTensor, p: FakeTensor,
 
 
 def native_dropout(
-    context: RecordingContext, input: FakeTensor, p: float, train: bool | None
+    context: RecordingContext, tensor: FakeTensor, p: float, train: bool | None
 ) -> Any:
-    """(input * mask / (1 - p), mask)."""
+    """(tensor * mask / (1 - p), mask)."""
     if train is False or p == 0:
-        ones = context.operate(aten.ones_like.default, input, dtype=torch.bool)
-        return context.operate(aten.clone.default, input), ones
+        ones = context.operate(aten.ones_like.default, tensor, dtype=torch.bool)
+        return context.operate(aten.clone.default, tensor), ones
     if p == 1:
-        zeros = context.operate(aten.zeros_like.default, input, dtype=torch.bool)
-        return context.operate(aten.mul.Scalar, input, 0.0), zeros
-    drawn = _uniform(context, input.meta.device, input.shape, torch.float32)
+        zeros = context.operate(aten.zeros_like.default, tensor, dtype=torch.bool)
+        return context.operate(aten.mul.Scalar, tensor, 0.0), zeros
+    drawn = _uniform(context, tensor.meta.device, tensor.shape, torch.float32)
     mask = context.operate(aten.ge.Scalar, drawn, p)
-    kept = context.operate(aten.mul.Tensor, input, mask)
+    kept = context.operate(aten.mul.Tensor, tensor, mask)
     return context.operate(aten.mul.Scalar, kept, 1.0 / (1.0 - p)), mask
 
 

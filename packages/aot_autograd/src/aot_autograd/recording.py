@@ -14,8 +14,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from primtorch.fake import FakeTensor, TensorMeta, infer, meta_of
-from primtorch.symbolic import Expression, expression_of
+from primtorch.fake import FactoryMode, FakeTensor, TensorMeta, infer, meta_of
 
 from aot_autograd import functional, random, rewriting
 from aot_autograd._torch import (
@@ -29,6 +28,7 @@ from aot_autograd.functional import Storage, Value
 from aot_autograd.graph import Node
 from aot_autograd.metadata import ViewStep
 from aot_autograd.sizes import SizeNodes
+from primtorch.symbolic import Expression, expression_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,9 +39,7 @@ aten = torch.ops.aten
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _ALIASES = frozenset((aten.detach.default, aten.alias.default, aten.lift_fresh.default))
-_MULTIPLE_VIEWS = frozenset(
-    (aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int)
-)
+_MULTIPLE_VIEWS = frozenset((aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int))
 
 
 @cache
@@ -109,6 +107,7 @@ class RecordingContext:
         self.source_line: SourceLine | None = None
         self.module_path: str | None = None
         self.seeds = random.Seeds()
+        self._factories = FactoryMode(self)
         self._serial = 0
         self._equal: dict[Any, Any] = {}
         self._constants: dict[int, tuple[torch.Tensor, Node]] = {}
@@ -132,10 +131,10 @@ class RecordingContext:
         tensor.record = Value(storage, (), node)
         return tensor
 
-    def bind(self, tensor: FakeTensor, node: Node, input: int | None) -> FakeTensor:
+    def bind(self, tensor: FakeTensor, node: Node, number: int | None) -> FakeTensor:
         """Give a fake that was made elsewhere a storage of its own; returns it."""
         self._serial += 1
-        storage = Storage(node, tensor.meta, self._serial, input)
+        storage = Storage(node, tensor.meta, self._serial, number)
         storage.root = tensor
         tensor.record = Value(storage, (), node)
         return tensor
@@ -188,10 +187,11 @@ class RecordingContext:
         decomposition = self.table.get(operator)
         if decomposition is not None:
             start = self._serial
-            result = decomposition(*args, **kwargs)
+            with self._factories:
+                result = decomposition(*args, **kwargs)
             if result is not NotImplemented:
                 return result if _may_alias(operator) else self._owned(result, start)
-        elif _is_composite(operator):
+        if _is_composite(operator):
             return run_composite_implicit(operator, args, kwargs)
         return self.record(operator, args, kwargs)
 
@@ -263,9 +263,7 @@ class RecordingContext:
             size = args[1] if len(args) > 1 else kwargs["split_size"]
             whole = int(extent)
             step = int(size) or max(whole, 1)
-            bounds = [
-                (start, min(start + step, whole)) for start in range(0, max(whole, 1), step)
-            ]
+            bounds = [(start, min(start + step, whole)) for start in range(0, max(whole, 1), step)]
         else:
             sizes = args[1] if len(args) > 1 else kwargs["split_sizes"]
             bounds, start = [], 0
@@ -283,8 +281,13 @@ class RecordingContext:
                 result = rule(self, *args, **kwargs)
                 if result is not NotImplemented:
                     return result
-        elif operator in self.table and operator is aten.native_dropout.default:
-            return self._owned(self.table[operator](*args, **kwargs), self._serial)
+            decomposition = self.table.get(operator)
+            if decomposition is not None and kwargs.get("generator") is None:
+                start = self._serial
+                with self._factories:
+                    result = decomposition(*args, **kwargs)
+                if result is not NotImplemented:
+                    return self._owned(result, start)
         if _is_composite(operator):
             return run_composite_implicit(operator, args, kwargs)
         return self.record(operator, args, kwargs, impure=True)

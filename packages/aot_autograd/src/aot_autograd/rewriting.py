@@ -28,6 +28,8 @@ from aot_autograd._torch import (
 from aot_autograd.errors import UnsupportedOperator
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from aot_autograd.recording import RecordingContext
 
 aten = torch.ops.aten
@@ -97,7 +99,7 @@ def functional_form(operator: OpOverload) -> OpOverload | None:
     )
     if in_place:
         wanted = [(a.name, str(a.type)) for a in operator._schema.arguments]
-        stem = name[:-1] if name.endswith("_") else name
+        stem = name.removesuffix("_")
         candidates = [stem, f"{stem}_functional"]
     else:
         wanted = [(a.name, str(a.type)) for a in operator._schema.arguments if not a.is_out]
@@ -267,7 +269,7 @@ def detach_(_context: RecordingContext, self: FakeTensor) -> FakeTensor:
     return self
 
 
-SPECIAL = {
+SPECIAL: dict[OpOverload, Callable[..., FakeTensor]] = {
     aten.copy_.default: copy_,
     aten.fill_.Scalar: fill_,
     aten.fill_.Tensor: fill_tensor_,
@@ -290,7 +292,7 @@ REFUSED = frozenset((aten.set_, aten.resize_, aten.resize_as_, aten.set_data))
 
 
 def change_layout(
-    context: RecordingContext, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    context: RecordingContext, operator: OpOverload, _args: tuple[Any, ...], _kwargs: dict[str, Any]
 ) -> Any:
     """`t_`, `unsqueeze_` and the like: the same memory seen through one more view."""
     raise UnsupportedOperator(

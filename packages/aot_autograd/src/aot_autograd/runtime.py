@@ -157,6 +157,7 @@ class Epilogue:
         }
 
     def __call__(self, kept: dict[int, Any], values: Any) -> tuple[Any, ...]:
+        """Write the mutations, then build the outputs."""
         metadata = self._metadata
         grad_mode = metadata.grad_mode
         try:
@@ -173,16 +174,12 @@ class Epilogue:
                     case GraphOutput():
                         value = values[first + output.position]
                         if not output.direct:
-                            value = _replay(
-                                output.chain, value, requires_grad=output.requires_grad
-                            )
+                            value = _replay(output.chain, value, requires_grad=output.requires_grad)
                         results.append(value)
                     case InputAlias():
                         value = kept[output.input]
                         if not output.identical:
-                            value = _replay(
-                                output.chain, value, requires_grad=output.requires_grad
-                            )
+                            value = _replay(output.chain, value, requires_grad=output.requires_grad)
                         results.append(value)
                     case SameAs():
                         results.append(results[output.output])
@@ -217,8 +214,7 @@ def inference_callable(compiled: Boxed, metadata: FunctionMetadata, *, tracks: b
         kept = epilogue.keep(args, bases) if epilogue is not None else None
         if not whole:
             args[:] = [
-                args[position] if position >= 0 else bases[-1 - position]
-                for position in selection
+                args[position] if position >= 0 else bases[-1 - position] for position in selection
             ]
         mode = torch.is_grad_enabled()
         set_grad_enabled(False)
@@ -280,8 +276,7 @@ def training_callable(compiled: Compiled) -> Boxed:
         kept = epilogue.keep(args, bases) if epilogue is not None else None
         if not whole:
             args[:] = [
-                args[position] if position >= 0 else bases[-1 - position]
-                for position in selection
+                args[position] if position >= 0 else bases[-1 - position] for position in selection
             ]
         inputs = [args[number] for number in differentiable]
         mode = torch.is_grad_enabled()
@@ -305,9 +300,7 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
     metadata = compiled.metadata
     forward, saved = compiled.forward, compiled.saved
     forward_outputs, total_outputs = compiled.forward_outputs, compiled.total_outputs
-    saved_inputs = [
-        (slot, item.index) for slot, item in enumerate(saved) if item.origin == "input"
-    ]
+    saved_inputs = [(slot, item.index) for slot, item in enumerate(saved) if item.origin == "input"]
     saved_outputs = [
         (slot, item.index) for slot, item in enumerate(saved) if item.origin == "output"
     ]
@@ -316,9 +309,7 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
     constant_outputs = [
         number for number, requires in enumerate(metadata.value_requires_grad) if not requires
     ]
-    wanted = [
-        number for number, requires in enumerate(metadata.value_requires_grad) if requires
-    ]
+    wanted = [number for number, requires in enumerate(metadata.value_requires_grad) if requires]
     slots = len(saved)
     bumps = version_bumps(metadata)
     off = _autocast_switch(metadata)
@@ -331,6 +322,7 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
 
         @staticmethod
         def forward(ctx: Any, args: list[Any], *_inputs: Any) -> Any:
+            """Run the forward and save what the backward reads."""
             values: list[Any] = [None] * slots
             for slot, index in saved_inputs:
                 values[slot] = args[index]
@@ -363,6 +355,7 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
 
         @staticmethod
         def backward(ctx: Any, *gradients: Any) -> Any:
+            """Run the backward, or its differentiable twin under `create_graph=True`."""
             if metadata.backward_error:
                 raise RuntimeError(metadata.backward_error)
             kept = ctx.saved_tensors
@@ -393,9 +386,9 @@ def _laid_out(tangent: Any, meta: Any) -> torch.Tensor:
         )
         return made.zero_()
     if tangent.stride() == meta.stride:
-        return tangent  # type: ignore[no-any-return]
+        return tangent
     if tangent.requires_grad and torch.is_grad_enabled():
-        return tangent  # type: ignore[no-any-return]
+        return tangent
     made = torch.empty_strided(
         tangent.shape, meta.stride, dtype=tangent.dtype, device=tangent.device
     )

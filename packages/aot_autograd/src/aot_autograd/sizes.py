@@ -7,7 +7,6 @@ Invariant: one node per expression; a symbol without a placeholder is an error, 
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 from aot_autograd.errors import TraceError
@@ -15,9 +14,8 @@ from aot_autograd.errors import TraceError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from primtorch.symbolic import Expression
-
     from aot_autograd.graph import Node
+    from primtorch.symbolic import Expression
 
 
 class SizeNodes:

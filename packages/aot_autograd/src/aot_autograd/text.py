@@ -78,7 +78,9 @@ def _call(node: fx.Node) -> str:
     if node.op == "get_attr":
         return f"self.{node.target}"
     target = node.target
-    name = str(target) if isinstance(target, OpOverload) else getattr(target, "__name__", str(target))
+    name = (
+        str(target) if isinstance(target, OpOverload) else getattr(target, "__name__", str(target))
+    )
     arguments = [_argument(arg) for arg in node.args]
     arguments += [f"{key}={_argument(arg)}" for key, arg in node.kwargs.items()]
     return f"{name}({', '.join(arguments)})"

@@ -71,7 +71,9 @@ def functional_graph(module: fx.GraphModule) -> None:
     for position, node in enumerate(nodes):
         reason = _fault_of(node)
         if reason:
-            window = "\n".join(str(one.format_node()) for one in nodes[max(0, position - 5) : position + 5])
+            window = "\n".join(
+                str(one.format_node()) for one in nodes[max(0, position - 5) : position + 5]
+            )
             raise TraceError(
                 f"verifying the {module.meta.get('role')} graph at {node.name}",
                 reason,
@@ -137,4 +139,3 @@ def partition(joint: fx.GraphModule, forward_outputs: int, cut: Partition) -> No
 
 def _outputs(module: fx.GraphModule) -> tuple[Any, ...]:
     return tuple(next(iter(reversed(module.graph.nodes))).args[0])
-

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from primtorch.fake import FakeTensor
-from primtorch.symbolic import hint_of
 
 from aot_autograd._torch import OpOverload
 from aot_autograd.functional import INVERSES
+from primtorch.symbolic import hint_of
 
 if TYPE_CHECKING:
     from torch import fx
@@ -34,17 +34,80 @@ FLOATING_OPERATIONS_PER_BYTE = 60.0
 """How many floating-point operations take as long as moving one byte; between CPU and GPU."""
 
 _REDUCTIONS = frozenset(
-    "sum mean amax amin var var_mean std prod any all argmax argmin _softmax _log_softmax "
-    "native_layer_norm logsumexp norm linalg_vector_norm native_group_norm max min".split()
+    [
+        "sum",
+        "mean",
+        "amax",
+        "amin",
+        "var",
+        "var_mean",
+        "std",
+        "prod",
+        "any",
+        "all",
+        "argmax",
+        "argmin",
+        "_softmax",
+        "_log_softmax",
+        "native_layer_norm",
+        "logsumexp",
+        "norm",
+        "linalg_vector_norm",
+        "native_group_norm",
+        "max",
+        "min",
+    ]
 )
 _CHEAP = frozenset(
-    "cat stack constant_pad_nd where full full_like zeros_like ones_like empty_like arange copy "
-    "clone _to_copy slice_scatter select_scatter diagonal_scatter as_strided_scatter flip roll "
-    "masked_fill triu tril iota empty empty_strided new_empty new_zeros new_full zeros ones fill "
-    "scalar_tensor repeat eye expand_copy gelu_backward tanh_backward convert_element_type "
-    "threshold_backward _unsafe_view reshape lift_fresh_copy broadcast_in_dim".split()
+    [
+        "cat",
+        "stack",
+        "constant_pad_nd",
+        "where",
+        "full",
+        "full_like",
+        "zeros_like",
+        "ones_like",
+        "empty_like",
+        "arange",
+        "copy",
+        "clone",
+        "_to_copy",
+        "slice_scatter",
+        "select_scatter",
+        "diagonal_scatter",
+        "as_strided_scatter",
+        "flip",
+        "roll",
+        "masked_fill",
+        "triu",
+        "tril",
+        "iota",
+        "empty",
+        "empty_strided",
+        "new_empty",
+        "new_zeros",
+        "new_full",
+        "zeros",
+        "ones",
+        "fill",
+        "scalar_tensor",
+        "repeat",
+        "eye",
+        "expand_copy",
+        "gelu_backward",
+        "tanh_backward",
+        "convert_element_type",
+        "threshold_backward",
+        "_unsafe_view",
+        "reshape",
+        "lift_fresh_copy",
+        "broadcast_in_dim",
+    ]
 )
-_GATHERS = frozenset("embedding gather index index_select _unsafe_index take_along_dim".split())
+_GATHERS = frozenset(
+    ["embedding", "gather", "index", "index_select", "_unsafe_index", "take_along_dim"]
+)
 
 
 @cache

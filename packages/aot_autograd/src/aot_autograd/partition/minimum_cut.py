@@ -11,7 +11,6 @@ Invariant: views and random numbers are never saved, impure calls never repeated
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import fx
 
@@ -113,7 +112,8 @@ class _Problem:
             kind = kind_of(node)
             region = node.meta.get("recompute_region", 0)
             inside = region and all(
-                user.meta.get("recompute_region", 0) == region or user.meta.get("phase") != "forward"
+                user.meta.get("recompute_region", 0) == region
+                or user.meta.get("phase") != "forward"
                 for user in node.users
             )
             if node.meta.get("impure"):
@@ -143,9 +143,7 @@ class _Problem:
             network.edge(2 * index, 2 * index + 1, save if save == INFINITE else save + 64.0)
             repeat = self.repeat[index]
             if price is None:
-                if self.kinds[index] == "expensive" and self.save[index] != INFINITE:
-                    repeat = INFINITE
-                elif self.kinds[index] == "expensive" and not _is_inside(self.nodes[index]):
+                if self.kinds[index] == "expensive" and not _is_inside(self.nodes[index]):
                     repeat = INFINITE
             elif repeat != INFINITE:
                 repeat *= price

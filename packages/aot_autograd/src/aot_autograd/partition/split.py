@@ -8,15 +8,17 @@ its saved values; a saved input that the function mutates is saved as a copy of 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from primtorch.fake import FakeTensor
 from torch import fx
 
 from aot_autograd.errors import PartitionError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
 
 aten = torch.ops.aten
 
@@ -55,7 +57,7 @@ def is_tangent(node: fx.Node) -> bool:
 def joint_outputs(joint: fx.GraphModule) -> tuple[object, ...]:
     """The output tuple of a graph."""
     output = next(iter(reversed(joint.graph.nodes)))
-    return tuple(output.args[0])  # type: ignore[arg-type]
+    return tuple(output.args[0])
 
 
 def tangent_dependent(joint: fx.GraphModule) -> set[fx.Node]:
@@ -158,9 +160,7 @@ def _forward_graph(
                 copied[node] = _copy(graph, node, copied)
         elif node.op != "output" and (node in live or node.meta.get("impure")):
             copied[node] = _copy(graph, node, copied)
-    final: list[object] = [
-        copied[item] if isinstance(item, fx.Node) else item for item in results
-    ]
+    final: list[object] = [copied[item] if isinstance(item, fx.Node) else item for item in results]
     numbers = {item: number for number, item in enumerate(results) if isinstance(item, fx.Node)}
     positions: list[Saved] = []
     for node in crossing:
@@ -206,9 +206,7 @@ def _backward_graph(
             copied[node] = _copy(graph, node, copied)
     for node in order:
         copied[node] = _copy(graph, node, copied)
-    graph.output(
-        tuple(copied[item] if isinstance(item, fx.Node) else item for item in gradients)
-    )
+    graph.output(tuple(copied[item] if isinstance(item, fx.Node) else item for item in gradients))
     return _module(joint, graph, "backward")
 
 
