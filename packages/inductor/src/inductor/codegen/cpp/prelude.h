@@ -1,0 +1,375 @@
+// The vocabulary of generated CPU kernels: scalar functions that the compiler's own vectoriser turns into vector code.
+// Nothing is included: a kernel compiles in a tenth of a second instead of in seconds. Every function is free of
+// branches on data (only selections), so that a loop over it vectorises; error at most 2 ulp, NaN, infinities, signed
+// zero and subnormal numbers as IEEE 754 asks. Functions that are rare in models call the C library in double precision.
+// Invariant: no state, no allocation, no dependence on any library but libm and the OpenMP runtime.
+typedef signed char i8;
+typedef short i16;
+typedef int i32;
+typedef long i64;
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long u64;
+typedef float f32;
+typedef double f64;
+#define CI static inline __attribute__((always_inline, unused))
+
+extern "C" int omp_get_max_threads(void);
+extern "C" int omp_get_thread_num(void);
+extern "C" int omp_get_num_threads(void);
+
+// ---- bits -----------------------------------------------------------------------------------------------------------
+CI u32 ci_bits(f32 x) { return __builtin_bit_cast(u32, x); }
+CI u64 ci_bits(f64 x) { return __builtin_bit_cast(u64, x); }
+CI f32 ci_f32_of(u32 x) { return __builtin_bit_cast(f32, x); }
+CI f64 ci_f64_of(u64 x) { return __builtin_bit_cast(f64, x); }
+CI f32 ci_fma(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
+CI f64 ci_fma(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
+#define CI_INF __builtin_inff()
+#define CI_NAN __builtin_nanf("")
+
+// ---- half precision: stored as 16 bits, computed as float ------------------------------------------------------------
+struct f16 { u16 bits; };
+struct bf16 { u16 bits; };
+CI f32 ci_from_f16(u16 h) {
+  u32 magnitude = ((u32)h & 0x7fffu) << 13;
+  u32 finite = ci_bits(ci_f32_of(magnitude) * 0x1p112f);
+  u32 bits = magnitude >= 0x0f800000u ? (magnitude | 0x7f800000u) : finite;
+  return ci_f32_of(bits | (((u32)h & 0x8000u) << 16));
+}
+CI u16 ci_to_f16(f32 x) {
+  u32 u = ci_bits(x), sign = (u >> 16) & 0x8000u;
+  u &= 0x7fffffffu;
+  u32 special = u > 0x7f800000u ? 0x7e00u : 0x7c00u;
+  u32 small = ci_bits(ci_f32_of(u) + 0.5f) - 0x3f000000u;
+  u32 normal = (u - 0x38000000u + 0xfffu + ((u >> 13) & 1u)) >> 13;
+  u32 r = u >= 0x47800000u ? special : (u < 0x38800000u ? small : normal);
+  return (u16)(r | sign);
+}
+CI f32 ci_from_bf16(u16 h) { return ci_f32_of((u32)h << 16); }
+CI u16 ci_to_bf16(f32 x) {
+  u32 u = ci_bits(x);
+  u32 r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
+  return (u16)(x != x ? 0x7fc0u : r);
+}
+
+// ---- exponential and logarithm, float ---------------------------------------------------------------------------------
+// exp: x = n ln2 + r, |r| <= ln2/2; 2^n is applied in two halves so that subnormal results round once.
+CI f32 ci_exp(f32 x) {
+  f32 c = x < -104.0f ? -104.0f : x;
+  c = c > 89.0f ? 89.0f : c;
+  f32 n = __builtin_rintf(c * 0x1.715476p+0f);
+  f32 r = ci_fma(n, -0x1.62e400p-1f, c);
+  r = ci_fma(n, -0x1.7f7d1cp-20f, r);
+  f32 p = 0.0013813134f;
+  p = ci_fma(p, r, 0.008369419f);
+  p = ci_fma(p, r, 0.041668456f);
+  p = ci_fma(p, r, 0.16666515f);
+  p = ci_fma(p, r, 0.49999994f);
+  p = ci_fma(r * r, p, r) + 1.0f;
+  n = n != n ? 0.0f : n;
+  i32 k = (i32)n, half = k >> 1;
+  f32 low = ci_f32_of((u32)(half + 127) << 23), high = ci_f32_of((u32)(k - half + 127) << 23);
+  return p * low * high;
+}
+CI f32 ci_log(f32 x) {
+  f32 tiny = x < 0x1p-126f ? 0x1p25f : 1.0f, shift = x < 0x1p-126f ? -25.0f : 0.0f;
+  u32 u = ci_bits(x * tiny) - 0x3f3504f3u;
+  f32 e = (f32)((i32)u >> 23) + shift;
+  f32 f = ci_f32_of((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
+  f32 p = -0.076344125f;
+  p = ci_fma(p, f, 0.12761486f);
+  p = ci_fma(p, f, -0.13160172f);
+  p = ci_fma(p, f, 0.1420177f);
+  p = ci_fma(p, f, -0.1662336f);
+  p = ci_fma(p, f, 0.20001227f);
+  p = ci_fma(p, f, -0.2500082f);
+  p = ci_fma(p, f, 0.3333333f);
+  f32 s = f * f;
+  f32 y = f * s * p;
+  y = ci_fma(e, 0x1.7f7d1cp-20f, y);
+  y = ci_fma(s, -0.5f, y);
+  f32 r = ci_fma(e, 0x1.62e400p-1f, f + y);
+  r = x == CI_INF ? x : r;
+  r = x == 0.0f ? -CI_INF : r;
+  return x < 0.0f || x != x ? CI_NAN : r;
+}
+
+// ---- exponential and logarithm, double --------------------------------------------------------------------------------
+CI f64 ci_exp(f64 x) {
+  f64 c = x < -746.0 ? -746.0 : x;
+  c = c > 710.0 ? 710.0 : c;
+  f64 t = ci_fma(c, 0x1.71547652b82fep+0, 0x1.8p52);
+  f64 n = t - 0x1.8p52;
+  f64 r = ci_fma(n, -0x1.62e42fee00000p-1, c);
+  r = ci_fma(n, -0x1.a39ef35793c76p-33, r);
+  f64 p = 1.0 / 6227020800.0;
+  p = ci_fma(p, r, 1.0 / 479001600.0);
+  p = ci_fma(p, r, 1.0 / 39916800.0);
+  p = ci_fma(p, r, 1.0 / 3628800.0);
+  p = ci_fma(p, r, 1.0 / 362880.0);
+  p = ci_fma(p, r, 1.0 / 40320.0);
+  p = ci_fma(p, r, 1.0 / 5040.0);
+  p = ci_fma(p, r, 1.0 / 720.0);
+  p = ci_fma(p, r, 1.0 / 120.0);
+  p = ci_fma(p, r, 1.0 / 24.0);
+  p = ci_fma(p, r, 1.0 / 6.0);
+  p = ci_fma(p, r, 0.5);
+  p = ci_fma(r * r, p, r) + 1.0;
+  // the two halves of n, each a small integer in the low bits of a magic sum
+  f64 half = ci_fma(n, 0.5, 0x1.8p52);
+  f64 rest = (n - (half - 0x1.8p52)) + 0x1.8p52;
+  f64 low = ci_f64_of((ci_bits(half) + 1023u) << 52), high = ci_f64_of((ci_bits(rest) + 1023u) << 52);
+  return p * low * high;
+}
+CI f64 ci_log(f64 x) {
+  f64 tiny = x < 0x1p-1022 ? 0x1p54 : 1.0, shift = x < 0x1p-1022 ? -54.0 : 0.0;
+  u64 u = ci_bits(x * tiny) - 0x3fe6a09e667f3bcdul;
+  // the exponent as a double without a 64-bit integer conversion: biased by 2048, in the low bits of 2^52
+  f64 e = ci_f64_of(((u + (2048ul << 52)) >> 52) + 0x4330000000000000ul) - 0x1p52;
+  e = (e >= 2048.0 ? e - 2048.0 : e - 2048.0) + shift;
+  f64 f = ci_f64_of((u & 0xffffffffffffful) + 0x3fe6a09e667f3bcdul) - 1.0;
+  f64 s = f / (2.0 + f), z = s * s, h = 0.5 * f * f;
+  f64 p = 0.14810509537151492;
+  p = ci_fma(p, z, 0.15313165365286352);
+  p = ci_fma(p, z, 0.1818357150509949);
+  p = ci_fma(p, z, 0.22222199091523992);
+  p = ci_fma(p, z, 0.2857142872927943);
+  p = ci_fma(p, z, 0.3999999999951984);
+  p = ci_fma(p, z, 0.666666666666671);
+  f64 r = z * p;
+  f64 y = ci_fma(e, 0x1.62e42fee00000p-1, -((h - ci_fma(s, h + r, e * 0x1.a39ef35793c76p-33)) - f));
+  y = x == (f64)CI_INF ? x : y;
+  y = x == 0.0 ? -(f64)CI_INF : y;
+  return x < 0.0 || x != x ? (f64)CI_NAN : y;
+}
+
+// ---- the exponential family -------------------------------------------------------------------------------------------
+// For float these go through double, whose 29 further bits cover the cancellation near zero.
+CI f32 ci_expm1(f32 x) {
+  f64 d = x, small = ci_fma(d * d, 0.5 + d * (1.0 / 6.0), d), large = ci_exp(d) - 1.0;
+  f64 r = __builtin_fabs(d) < 0x1p-12 ? small : large;
+  return x == 0.0f ? x : (f32)r;
+}
+CI f64 ci_expm1(f64 x) { return __builtin_expm1(x); }
+CI f32 ci_log1p(f32 x) {
+  f64 d = x, u = 1.0 + d;
+  f64 r = ci_log(u) + (d - (u - 1.0)) / u;
+  r = u == (f64)CI_INF ? u : r;
+  r = u == 0.0 ? -(f64)CI_INF : r;
+  return x == 0.0f ? x : (f32)r;
+}
+CI f64 ci_log1p(f64 x) { return __builtin_log1p(x); }
+CI f32 ci_exp2(f32 x) {
+  f64 d = x * 1.0;
+  d = d < -200.0 ? -200.0 : d;
+  d = d > 200.0 ? 200.0 : d;
+  return (f32)ci_exp(d * 0.6931471805599453);
+}
+CI f64 ci_exp2(f64 x) { return __builtin_exp2(x); }
+CI f32 ci_log2(f32 x) { return (f32)(ci_log((f64)x) * 1.4426950408889634); }
+CI f64 ci_log2(f64 x) { return __builtin_log2(x); }
+CI f32 ci_log10(f32 x) { return (f32)(ci_log((f64)x) * 0.4342944819032518); }
+CI f64 ci_log10(f64 x) { return __builtin_log10(x); }
+template <class T> CI T ci_sigmoid(T x) { return (T)1 / ((T)1 + ci_exp(-x)); }
+
+CI f32 ci_tanh(f32 x) {
+  f32 a = __builtin_fabsf(x), s = x * x;
+  f32 p = -0.0056649284f;
+  p = ci_fma(p, s, 0.020616129f);
+  p = ci_fma(p, s, -0.05373866f);
+  p = ci_fma(p, s, 0.13331543f);
+  p = ci_fma(p, s, -0.33333293f);
+  f32 small = ci_fma(x * s, p, x);
+  f32 capped = a > 10.0f ? 10.0f : a;
+  f32 large = 1.0f - 2.0f / (ci_exp(2.0f * capped) + 1.0f);
+  large = __builtin_copysignf(large, x);
+  f32 r = a < 0.625f ? small : large;
+  return x != x ? x : (x == 0.0f ? x : r);
+}
+CI f64 ci_tanh(f64 x) { return __builtin_tanh(x); }
+
+// erf: an odd polynomial near zero, 1 - exp(-q(|x|)) beyond 0.92.
+CI f32 ci_erf(f32 x) {
+  f32 a = __builtin_fabsf(x), s = x * x;
+  f32 p = 8.316774e-05f;
+  p = ci_fma(p, s, -0.00081300124f);
+  p = ci_fma(p, s, 0.0051999064f);
+  p = ci_fma(p, s, -0.02685894f);
+  p = ci_fma(p, s, 0.112836875f);
+  p = ci_fma(p, s, -0.37612632f);
+  p = ci_fma(p, s, 0.12837917f);
+  f32 small = ci_fma(p, x, x);
+  f32 t = a > 4.0f ? 4.0f : a;
+  f32 q = 1.6513779e-05f;
+  q = ci_fma(q, t, -0.00037095006f);
+  q = ci_fma(q, t, 0.0038063682f);
+  q = ci_fma(q, t, -0.02399656f);
+  q = ci_fma(q, t, 0.10628014f);
+  q = ci_fma(q, t, 0.6354065f);
+  q = ci_fma(q, t, 1.1283792f);
+  q = ci_fma(q, t, 8.430854e-05f);
+  f32 large = __builtin_copysignf(1.0f - ci_exp(-q), x);
+  f32 r = a < 0.92f ? small : large;
+  return x != x ? x : (x == 0.0f ? x : r);
+}
+CI f64 ci_erf(f64 x) { return __builtin_erf(x); }
+CI f32 ci_erfc(f32 x) { return (f32)__builtin_erfc((f64)x); }
+CI f64 ci_erfc(f64 x) { return __builtin_erfc(x); }
+
+// ---- circular functions -----------------------------------------------------------------------------------------------
+// Float arguments are reduced in double by two fused steps, which is exact enough up to 1e15; beyond, the result stays
+// in [-1, 1] but its digits are those of a neighbouring argument.
+CI f64 ci_quadrant(f64 x, u64 *quadrant) {
+  f64 c = x > 1e15 ? 1e15 : (x < -1e15 ? -1e15 : x);
+  f64 t = ci_fma(c, 0.6366197723675814, 0x1.8p52);
+  *quadrant = ci_bits(t);
+  f64 n = t - 0x1.8p52;
+  f64 r = ci_fma(n, -0x1.921fb54442d18p+0, c);
+  return ci_fma(n, -0x1.1a62633145c07p-54, r);
+}
+CI f64 ci_sin_core(f64 r) {
+  f64 s = r * r, p = 2.71658691508247e-06;
+  p = ci_fma(p, s, -0.00019839180778133327);
+  p = ci_fma(p, s, 0.008333329084820497);
+  p = ci_fma(p, s, -0.16666666642374595);
+  return ci_fma(r * s, p, r);
+}
+CI f64 ci_cos_core(f64 r) {
+  f64 s = r * r, p = -2.7230800881085147e-07;
+  p = ci_fma(p, s, 2.479984423089777e-05);
+  p = ci_fma(p, s, -0.001388888534354093);
+  p = ci_fma(p, s, 0.04166666664639407);
+  return ci_fma(s * s, p, ci_fma(s, -0.5, 1.0));
+}
+CI f32 ci_sin(f32 x) {
+  u64 q;
+  f64 r = ci_quadrant(x, &q), a = ci_sin_core(r), b = ci_cos_core(r);
+  f64 v = q & 1 ? b : a;
+  v = ci_f64_of(ci_bits(v) ^ ((q & 2) << 62));
+  v = __builtin_fabsf(x) < CI_INF ? v : (f64)CI_NAN;
+  return x == 0.0f ? x : (f32)v;
+}
+CI f32 ci_cos(f32 x) {
+  u64 q;
+  f64 r = ci_quadrant(x, &q), a = ci_sin_core(r), b = ci_cos_core(r);
+  f64 v = q & 1 ? a : b;
+  v = ci_f64_of(ci_bits(v) ^ (((q + 1) & 2) << 62));
+  return (f32)(__builtin_fabsf(x) < CI_INF ? v : (f64)CI_NAN);
+}
+CI f32 ci_tan(f32 x) {
+  u64 q;
+  f64 r = ci_quadrant(x, &q), a = ci_sin_core(r), b = ci_cos_core(r);
+  f64 v = q & 1 ? -b / a : a / b;
+  v = __builtin_fabsf(x) < CI_INF ? v : (f64)CI_NAN;
+  return x == 0.0f ? x : (f32)v;
+}
+CI f64 ci_sin(f64 x) { return __builtin_sin(x); }
+CI f64 ci_cos(f64 x) { return __builtin_cos(x); }
+CI f64 ci_tan(f64 x) { return __builtin_tan(x); }
+
+// ---- power ------------------------------------------------------------------------------------------------------------
+CI f32 ci_pow(f32 x, f32 y) {
+  f64 a = __builtin_fabs((f64)x), d = y;
+  f64 r = ci_exp(d * ci_log(a));
+  f64 whole = __builtin_rint(d), halves = __builtin_rint(d * 0.5) * 2.0;
+  bool integral = whole == d, odd = integral && halves != d;
+  bool negative = (ci_bits(x) >> 31) != 0;
+  r = a == 1.0 && __builtin_fabsf(y) == CI_INF ? 1.0 : r;
+  r = x < 0.0f && a < (f64)CI_INF && !integral && y == y ? (f64)CI_NAN : r;
+  r = negative && odd ? -r : r;
+  r = x != x || y != y ? (f64)CI_NAN : r;
+  return y == 0.0f || x == 1.0f ? 1.0f : (f32)r;
+}
+CI f64 ci_pow(f64 x, f64 y) { return __builtin_pow(x, y); }
+CI f32 ci_sqrt(f32 x) { return __builtin_sqrtf(x); }
+CI f64 ci_sqrt(f64 x) { return __builtin_sqrt(x); }
+CI f32 ci_rsqrt(f32 x) { return 1.0f / __builtin_sqrtf(x); }
+CI f64 ci_rsqrt(f64 x) { return 1.0 / __builtin_sqrt(x); }
+
+// ---- the rest of libm, through double ----------------------------------------------------------------------------------
+#define CI_LIBM(name)                                                   \
+  CI f32 ci_##name(f32 x) { return (f32)__builtin_##name((f64)x); }     \
+  CI f64 ci_##name(f64 x) { return __builtin_##name(x); }
+CI_LIBM(asin) CI_LIBM(acos) CI_LIBM(atan) CI_LIBM(sinh) CI_LIBM(cosh) CI_LIBM(asinh) CI_LIBM(acosh) CI_LIBM(atanh)
+CI_LIBM(lgamma)
+#undef CI_LIBM
+#define CI_LIBM2(name)                                                                       \
+  CI f32 ci_##name(f32 x, f32 y) { return (f32)__builtin_##name((f64)x, (f64)y); }           \
+  CI f64 ci_##name(f64 x, f64 y) { return __builtin_##name(x, y); }
+CI_LIBM2(atan2) CI_LIBM2(hypot)
+#undef CI_LIBM2
+CI f32 ci_fmod(f32 x, f32 y) { return __builtin_fmodf(x, y); }
+CI f64 ci_fmod(f64 x, f64 y) { return __builtin_fmod(x, y); }
+CI f32 ci_nextafter(f32 x, f32 y) { return __builtin_nextafterf(x, y); }
+CI f64 ci_nextafter(f64 x, f64 y) { return __builtin_nextafter(x, y); }
+#define CI_ROUND(name, builtin)                               \
+  CI f32 ci_##name(f32 x) { return __builtin_##builtin##f(x); } \
+  CI f64 ci_##name(f64 x) { return __builtin_##builtin(x); }
+CI_ROUND(floor, floor) CI_ROUND(ceil, ceil) CI_ROUND(trunc, trunc) CI_ROUND(round, rint) CI_ROUND(abs, fabs)
+#undef CI_ROUND
+CI f32 ci_copysign(f32 x, f32 y) { return __builtin_copysignf(x, y); }
+CI f64 ci_copysign(f64 x, f64 y) { return __builtin_copysign(x, y); }
+CI bool ci_signbit(f32 x) { return (ci_bits(x) >> 31) != 0; }
+CI bool ci_signbit(f64 x) { return (ci_bits(x) >> 63) != 0; }
+
+// ---- order, sign, integers ----------------------------------------------------------------------------------------------
+// maximum and minimum hand on a NaN of either side, as eager does.
+template <class T> CI T ci_maximum(T a, T b) { return a > b || a != a ? a : b; }
+template <class T> CI T ci_minimum(T a, T b) { return a < b || a != a ? a : b; }
+template <class T> CI T ci_sign(T x) { return (T)((x > (T)0) - (x < (T)0)); }
+template <class T> CI T ci_abs_integer(T x) { return x < (T)0 ? (T)(-x) : x; }
+template <class T> CI T ci_floordiv_signed(T a, T b) {
+  T q = (T)(a / b), r = (T)(a - q * b);
+  return (T)(q - (r != 0 && ((r < 0) != (b < 0))));
+}
+template <class T> CI T ci_mod_signed(T a, T b) {
+  T r = (T)(a % b);
+  return (T)(r != 0 && ((r < 0) != (b < 0)) ? r + b : r);
+}
+template <class T> CI T ci_floordiv_float(T a, T b) {
+  T m = ci_fmod(a, b), q = (a - m) / b;
+  q = m != (T)0 && ((b < (T)0) != (m < (T)0)) ? q - (T)1 : q;
+  T f = ci_floor(q);
+  f = q - f > (T)0.5 ? f + (T)1 : f;
+  f = q != (T)0 ? f : ci_copysign((T)0, a / b);
+  return b == (T)0 ? a / b : f;
+}
+template <class T> CI T ci_mod_float(T a, T b) {
+  T m = ci_fmod(a, b);
+  return m != (T)0 && ((b < (T)0) != (m < (T)0)) ? m + b : m;
+}
+template <class T> CI T ci_pow_integer(T base, T exponent) {
+  if (exponent < 0) return base == 1 ? (T)1 : (base == (T)-1 ? (exponent % 2 ? (T)-1 : (T)1) : (T)0);
+  T result = 1;
+  while (exponent) {
+    if (exponent & 1) result = (T)(result * base);
+    exponent = (T)(exponent >> 1);
+    base = (T)(base * base);
+  }
+  return result;
+}
+// Conversions of a float outside the integer's range are undefined in C; eager's give what the machine gives for 64 bits.
+template <class T> CI T ci_to_integer(f32 x) { return (T)(i64)x; }
+template <class T> CI T ci_to_integer(f64 x) { return (T)(i64)x; }
+
+// ---- counter-based random numbers: Philox 4x32 with ten rounds ----------------------------------------------------------
+CI void ci_philox(u64 seed, u32 c0, u32 c1, u32 c2, u32 c3, u32 *out) {
+  u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; round++) {
+    u64 a = (u64)0xD2511F53u * c0, b = (u64)0xCD9E8D57u * c2;
+    u32 n0 = (u32)(b >> 32) ^ c1 ^ k0, n2 = (u32)(a >> 32) ^ c3 ^ k1;
+    c1 = (u32)b;
+    c3 = (u32)a;
+    c0 = n0;
+    c2 = n2;
+    k0 += 0x9E3779B9u;
+    k1 += 0xBB67AE85u;
+  }
+  out[0] = c0;
+  out[1] = c1;
+  out[2] = c2;
+  out[3] = c3;
+}

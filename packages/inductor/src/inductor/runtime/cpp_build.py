@@ -1,0 +1,235 @@
+"""From kernel texts to function pointers.
+
+Comes in: `KernelSource`s (canonical text whose function is named by its hash) and `BuildSettings`. Goes out: the address
+of each kernel. Kernels known to this process or to the cache are not compiled again; the rest goes into translation
+units that are compiled side by side. Invariant: after a `BuildError` nothing is half loaded, and the same set of kernels
+may be asked for again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import filelock
+
+from inductor.runtime.code_cache import CodeCache, open_cache
+from inductor.runtime.compiler import Compiler, find_compiler
+from inductor.runtime.errors import BuildError, CompilerFailedError
+from inductor.runtime.settings import BuildSettings
+
+__all__ = ["KernelLibrary", "KernelSource", "library_for", "prelude"]
+
+
+@lru_cache(maxsize=1)
+def prelude() -> str:
+    """The text that stands before the kernels of every translation unit."""
+    return (Path(__file__).parent.parent / "codegen" / "cpp" / "prelude.h").read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def _prelude_hash() -> bytes:
+    return hashlib.sha256(prelude().encode()).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class KernelSource:
+    """One kernel: `text` defines a function whose name is spelled `KERNEL`; `helpers` are shared definitions."""
+
+    text: str
+
+    def hash(self, compiler: Compiler) -> str:
+        """What the kernel is called: equal text under an equal compiler is the same kernel."""
+        digest = hashlib.sha256(_prelude_hash())
+        digest.update(compiler.identity.encode())
+        digest.update(self.text.encode())
+        return digest.hexdigest()[:24]
+
+
+def _unit_text(kernels: Sequence[tuple[str, KernelSource]]) -> str:
+    parts = [prelude()]
+    parts.extend(
+        f"#define KERNEL k_{name}\n{kernel.text}\n#undef KERNEL" for name, kernel in kernels
+    )
+    return "\n".join(parts) + "\n"
+
+
+def _run(command: list[str], timeout: float, directory: Path) -> None:
+    """Run the compiler in its own process group, so that a hung one goes away with its children."""
+    name = Path(command[0]).name
+    try:
+        process = subprocess.Popen(  # noqa: S603 - the command is the user's own compiler, no shell
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=directory,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise CompilerFailedError(name, "could not be started", str(error)) from error
+    try:
+        output, _ = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise CompilerFailedError(name, f"did not finish within {timeout:g} s", "") from None
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        raise
+    text = output.decode(errors="replace")
+    if process.returncode < 0:
+        raise CompilerFailedError(name, f"was killed by signal {-process.returncode}", text)
+    if process.returncode:
+        raise CompilerFailedError(name, f"failed with status {process.returncode}", text)
+
+
+class KernelLibrary:
+    """All kernels of this process under one set of settings; thread-safe.
+
+    Holds loaded libraries for the life of the process: compiled graphs keep raw addresses into them.
+    """
+
+    def __init__(self, settings: BuildSettings) -> None:
+        self._settings = settings
+        self._cache: CodeCache | None = None
+        self._lock = threading.Lock()
+        self._loaded: dict[str, ctypes.CDLL] = {}
+        self._addresses: dict[str, int] = {}
+
+    @property
+    def compiler(self) -> Compiler:
+        """The compiler in use.
+
+        Raises:
+            CompilerMissingError: if there is none.
+        """
+        return find_compiler(self._settings.compiler)
+
+    def addresses(self, kernels: Sequence[KernelSource]) -> tuple[int, ...]:
+        """The address of each kernel, compiled if nobody has done so yet.
+
+        Raises:
+            BuildError: if the compiler is missing or fails.
+        """
+        if not kernels:
+            return ()
+        compiler = self.compiler
+        names = [kernel.hash(compiler) for kernel in kernels]
+        with self._lock:
+            missing = {name: kernel for name, kernel in zip(names, kernels, strict=True) if name not in self._addresses}
+            if missing:
+                self._provide(missing, compiler)
+            return tuple(self._addresses[name] for name in names)
+
+    def _provide(self, missing: dict[str, KernelSource], compiler: Compiler) -> None:
+        if self._cache is None:
+            self._cache = open_cache(self._settings.cache_directory, self._settings.cache_bytes)
+        cache = self._cache
+        for name in list(missing):
+            library = cache.find(name)
+            if library is not None and self._load(library, (name,)):
+                del missing[name]
+        if not missing:
+            return
+        units = self._split(list(missing.items()))
+        jobs = min(len(units), self._settings.parallel_jobs)
+        if jobs <= 1:
+            built = [self._build(cache, compiler, unit) for unit in units]
+        else:
+            with ThreadPoolExecutor(jobs) as pool:
+                built = list(pool.map(lambda unit: self._build(cache, compiler, unit), units))
+        for unit, library in zip(units, built, strict=True):
+            names = [name for name, _ in unit]
+            if not self._load(library, names):
+                raise BuildError(f"{library} was compiled but can't be loaded; the graph runs with torch's operators")
+
+    def _split(self, kernels: list[tuple[str, KernelSource]]) -> list[list[tuple[str, KernelSource]]]:
+        """Units of about equal text length, as many as can be compiled at once or as the size limit asks."""
+        per_unit, jobs = self._settings.kernels_per_unit, self._settings.parallel_jobs
+        count = max(min(jobs, (len(kernels) + 2) // 3), (len(kernels) + per_unit - 1) // per_unit)
+        units: list[list[tuple[str, KernelSource]]] = [[] for _ in range(count)]
+        load = [0] * count
+        for kernel in sorted(kernels, key=lambda item: -len(item[1].text)):
+            lightest = load.index(min(load))
+            units[lightest].append(kernel)
+            load[lightest] += len(kernel[1].text) + 500
+        return [unit for unit in units if unit]
+
+    def _build(self, cache: CodeCache, compiler: Compiler, unit: list[tuple[str, KernelSource]]) -> Path:
+        text = _unit_text(unit)
+        names = [name for name, _ in unit]
+        key = hashlib.sha256("\0".join((compiler.identity, text)).encode()).hexdigest()[:32]
+        with self._guard(cache, key):
+            found = cache.find(names[0])
+            if found is not None and found.stem == key:
+                return found  # another process built the same unit while this one waited
+            try:
+                scratch = cache.scratch()
+            except OSError:
+                self._cache = cache = open_cache(None, self._settings.cache_bytes)
+                scratch = cache.scratch()
+            try:
+                source, target = scratch / "unit.cpp", scratch / "unit.so"
+                source.write_text(text, encoding="utf-8")
+                _run(compiler.command(str(source), str(target)), self._settings.timeout, scratch)
+                return cache.publish(key, target, names)
+            except OSError as error:
+                raise BuildError(f"compiled kernels can't be written to {scratch}: {error}") from error
+            finally:
+                shutil.rmtree(scratch, ignore_errors=True)
+
+    @staticmethod
+    def _guard(cache: CodeCache, key: str) -> contextlib.AbstractContextManager[object]:
+        """One process compiles a unit, others wait; where locks don't work, everybody compiles."""
+        if not cache.persistent:
+            return contextlib.nullcontext()
+        lock = filelock.FileLock(cache.directory / f"{key[:2]}.lock", timeout=300)
+        try:
+            lock.acquire()
+        except (OSError, filelock.Timeout):
+            return contextlib.nullcontext()
+        return contextlib.closing(_Release(lock))
+
+    def _load(self, library: Path, names: Iterable[str]) -> bool:
+        key = str(library)
+        try:
+            handle = self._loaded.get(key)
+            if handle is None:
+                handle = ctypes.CDLL(key)
+            found = {
+                name: ctypes.cast(getattr(handle, f"k_{name}"), ctypes.c_void_p).value or 0 for name in names
+            }
+        except (OSError, AttributeError):
+            return False
+        self._loaded[key] = handle
+        self._addresses.update(found)
+        return True
+
+
+class _Release:
+    def __init__(self, lock: filelock.BaseFileLock) -> None:
+        self._lock = lock
+
+    def close(self) -> None:
+        self._lock.release()
+
+
+@lru_cache(maxsize=8)
+def library_for(settings: BuildSettings) -> KernelLibrary:
+    """The process's kernel library under `settings`."""
+    return KernelLibrary(settings)
