@@ -1,0 +1,760 @@
+/* The call program's evaluator: runs a whole graph, own kernels and ATen operators, without Python in between.
+ *
+ * Comes in: a flat array of 64-bit words (written by inductor.codegen.program, whose opcodes are these), the initial
+ * contents of the registers, and a tuple of Python objects. A launcher object is called with one list of inputs, which
+ * it empties, and returns a tuple. Tensors are reached through torch's stable C ABI, found by dlsym: no torch header is
+ * needed to build this file, and one binary serves every torch version that self_test() accepts.
+ * Invariant: a failed vendor call is repeated through Python, so that the user sees eager's exception; a kernel that
+ * refuses its data (an index out of bounds) hands the whole call to `recover`, which runs torch's own operators. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include "structmember.h"
+
+typedef void *Handle;
+typedef int32_t Status;
+typedef int (*KernelFunction)(char *const *, const int64_t *, int64_t);
+
+/* ---- the C ABI ---------------------------------------------------------------------------------------------------- */
+static struct {
+  Status (*get_data_ptr)(Handle, void **);
+  Status (*get_sizes)(Handle, int64_t **);
+  Status (*get_strides)(Handle, int64_t **);
+  Status (*get_dim)(Handle, int64_t *);
+  Status (*get_storage_offset)(Handle, int64_t *);
+  Status (*new_handle)(Handle, Handle *);
+  Status (*delete_handle)(Handle);
+  Status (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, Handle *);
+  Status (*reinterpret)(Handle, int64_t, const int64_t *, const int64_t *, int64_t, Handle *);
+  Status (*from_pool)(Handle, int64_t, int32_t, int64_t, const int64_t *, const int64_t *, Handle *);
+  bool (*grad_enabled)(void);
+  void (*set_grad_enabled)(bool);
+  int (*max_threads)(void);
+  PyObject *(*wrap)(Handle);
+  Status (*mm_out)(Handle, Handle, Handle);
+  Status (*bmm_out)(Handle, Handle, Handle);
+  Status (*addmm_out)(Handle, Handle, Handle, Handle, double, double);
+  Status (*baddbmm_out)(Handle, Handle, Handle, Handle, double, double);
+  Status (*flash)(Handle, Handle, Handle, double, int32_t, Handle *, double *, Handle *, Handle *);
+  Status (*convolution)(Handle, Handle, Handle *, const int64_t *, int64_t, const int64_t *, int64_t, const int64_t *,
+                        int64_t, int32_t, const int64_t *, int64_t, int64_t, Handle *);
+} api;
+static Py_ssize_t handle_offset = -1;
+static int32_t byte_dtype;
+static int serial_only; /* set in a forked child: the OpenMP pool of the parent does not exist there */
+
+#define HANDLE_OF(object) ((Handle)((char *)(object) + handle_offset))
+
+/* ---- instructions --------------------------------------------------------------------------------------------------- */
+enum {
+  OP_SIZE_INPUT,    /* position, register */
+  OP_FLOAT_INPUT,   /* position, register */
+  OP_TENSOR_INPUT,  /* position, slot */
+  OP_CONSTANT,      /* object, slot */
+  OP_ADD, OP_MULTIPLY, OP_FLOOR_DIVIDE, OP_MODULO, OP_MAXIMUM, OP_MINIMUM, /* target, left, right */
+  OP_BEGIN,         /* inputs are read; the interpreter lock is given up */
+  OP_ARENA,         /* register: bytes */
+  OP_PLACE,         /* slot, register: offset into the arena */
+  OP_SHARE,         /* slot, slot whose memory it takes over */
+  OP_ALLOCATE,      /* slot, dtype, rank, sizes.., strides.. */
+  OP_KERNEL,        /* function, register: work, count, slots.., count, registers.. */
+  OP_CALL,          /* words to the next instruction, operator object, kind, see call() */
+  OP_RELEASE,       /* count, slots.. */
+  OP_RETURN         /* count, results.. */
+};
+enum { DIRECT_NONE, DIRECT_MM, DIRECT_BMM, DIRECT_ADDMM, DIRECT_BADDBMM, DIRECT_FLASH, DIRECT_CONVOLUTION };
+enum { VALUE_OBJECT, VALUE_TENSOR, VALUE_REGISTER, VALUE_LIST, VALUE_FLOAT };
+enum { RESULT_NONE, RESULT_VIEW, RESULT_CLONE, RESULT_INTEGER, RESULT_FLOAT, RESULT_OBJECT };
+
+typedef struct {
+  char *data;       /* first element; NULL until the slot is filled */
+  Handle handle;    /* NULL for memory in the arena */
+  PyObject *object; /* owned; then `handle` lies inside it */
+  int owned;        /* `handle` is ours to delete */
+} Slot;
+
+typedef struct {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject *objects;  /* tuple: operators, constant arguments, constant tensors */
+  PyObject *recover;  /* callable(list of inputs) -> tuple */
+  PyObject *conform;  /* callable(tensor, sizes, strides) -> tensor of exactly that layout */
+  PyObject *dict;
+  int64_t *code, *initial;
+  Py_ssize_t words, registers, slots, inputs;
+  int keep; /* inputs stay alive to the end, because `recover` may need them */
+  int64_t threshold; /* scalar operations that are worth a second thread */
+} Launcher;
+
+typedef struct {
+  Launcher *self;
+  Slot *slots;
+  int64_t *r;
+  Handle arena;
+  char *arena_data;
+  PyThreadState *thread; /* non-NULL while the interpreter lock is given up */
+  int64_t threads;
+  PyObject **inputs; /* kept for `recover` until released */
+} Frame;
+
+static void hold(Frame *f) {
+  if (f->thread) {
+    PyEval_RestoreThread(f->thread);
+    f->thread = NULL;
+  }
+}
+static void let_go(Frame *f) {
+  if (!f->thread) f->thread = PyEval_SaveThread();
+}
+
+static void empty_slot(Frame *f, Slot *s) {
+  if (s->owned) api.delete_handle(s->handle);
+  if (s->object) {
+    hold(f);
+    Py_CLEAR(s->object);
+  }
+  s->handle = NULL;
+  s->owned = 0;
+  s->data = NULL;
+}
+
+/* ---- tensor arguments: slot, whole, dtype, item size, rank, register: offset, sizes.., strides.. ------------------------ */
+#define VIEW_WORDS(w) (6 + 2 * (w)[4])
+
+/* A handle for the view at `w`; *fresh says whether it must be deleted. NULL on failure. */
+static Handle view_handle(Frame *f, const int64_t *w, int *fresh) {
+  Slot *s = &f->slots[w[0]];
+  int64_t rank = w[4], sizes[64], strides[64], offset = f->r[w[5]];
+  Handle made = NULL;
+  *fresh = 0;
+  if (w[1] && s->handle) return s->handle;
+  for (int64_t k = 0; k < rank; k++) {
+    sizes[k] = f->r[w[6 + k]];
+    strides[k] = f->r[w[6 + rank + k]];
+  }
+  if (s->handle) {
+    int64_t base = 0;
+    if (api.get_storage_offset(s->handle, &base) || api.reinterpret(s->handle, rank, sizes, strides, base + offset, &made))
+      return NULL;
+  } else if (api.from_pool(f->arena, (s->data - f->arena_data) + offset * w[3], (int32_t)w[2], rank, sizes, strides, &made)) {
+    return NULL;
+  }
+  *fresh = 1;
+  return made;
+}
+
+static PyObject *tensor_object(Frame *f, const int64_t *w) {
+  Slot *s = &f->slots[w[0]];
+  if (w[1] && s->object) return Py_NewRef(s->object);
+  int fresh;
+  Handle h = view_handle(f, w, &fresh);
+  if (!h) {
+    PyErr_SetString(PyExc_RuntimeError, "a tensor view could not be made");
+    return NULL;
+  }
+  PyObject *object = api.wrap(h);
+  if (fresh) api.delete_handle(h);
+  return object;
+}
+
+/* One Python value described by the words at *w, which moves past it. */
+static PyObject *build_value(Frame *f, const int64_t **w) {
+  const int64_t *at = *w;
+  switch (at[0]) {
+    case VALUE_OBJECT: *w = at + 2; return Py_NewRef(PyTuple_GET_ITEM(f->self->objects, at[1]));
+    case VALUE_REGISTER: *w = at + 2; return PyLong_FromLongLong(f->r[at[1]]);
+    case VALUE_FLOAT: {
+      double d;
+      memcpy(&d, &f->r[at[1]], 8);
+      *w = at + 2;
+      return PyFloat_FromDouble(d);
+    }
+    case VALUE_TENSOR: *w = at + 1 + VIEW_WORDS(at + 1); return tensor_object(f, at + 1);
+    default: {
+      Py_ssize_t count = at[1];
+      PyObject *list = PyList_New(count);
+      *w = at + 2;
+      for (Py_ssize_t k = 0; list && k < count; k++) {
+        PyObject *item = build_value(f, w);
+        if (!item) Py_CLEAR(list);
+        else PyList_SET_ITEM(list, k, item);
+      }
+      return list;
+    }
+  }
+}
+
+static int fill_from_object(Frame *f, Slot *s, PyObject *object) {
+  void *data;
+  if (api.get_data_ptr(HANDLE_OF(object), &data)) {
+    PyErr_SetString(PyExc_RuntimeError, "the data of a tensor can't be reached");
+    return -1;
+  }
+  empty_slot(f, s);
+  s->object = Py_NewRef(object);
+  s->handle = HANDLE_OF(object);
+  s->data = data;
+  return 0;
+}
+
+static int layout_fits(Frame *f, Handle h, int64_t rank, const int64_t *w) {
+  int64_t dim, *sizes, *strides;
+  if (api.get_dim(h, &dim) || dim != rank || api.get_sizes(h, &sizes) || api.get_strides(h, &strides)) return 0;
+  for (int64_t k = 0; k < rank; k++)
+    if (sizes[k] == 0) return 1;
+  for (int64_t k = 0; k < rank; k++)
+    if (sizes[k] != f->r[w[k]] || (sizes[k] > 1 && strides[k] != f->r[w[rank + k]])) return 0;
+  return 1;
+}
+
+static PyObject *registers_tuple(Frame *f, int64_t count, const int64_t *w) {
+  PyObject *t = PyTuple_New(count);
+  for (int64_t k = 0; t && k < count; k++) {
+    PyObject *v = PyLong_FromLongLong(f->r[w[k]]);
+    if (!v) Py_CLEAR(t);
+    else PyTuple_SET_ITEM(t, k, v);
+  }
+  return t;
+}
+
+/* A result of an operator in the layout that the kernels after it were compiled for. */
+static PyObject *conformed(Frame *f, PyObject *tensor, int64_t rank, const int64_t *w) {
+  if (layout_fits(f, HANDLE_OF(tensor), rank, w)) return Py_NewRef(tensor);
+  PyObject *sizes = registers_tuple(f, rank, w), *strides = registers_tuple(f, rank, w + rank), *made = NULL;
+  if (sizes && strides) made = PyObject_CallFunctionObjArgs(f->self->conform, tensor, sizes, strides, NULL);
+  Py_XDECREF(sizes);
+  Py_XDECREF(strides);
+  return made;
+}
+
+/* ---- operator calls ------------------------------------------------------------------------------------------------------
+ * words: words to the next instruction, operator object, kind, words of the direct description,
+ *        direct: tensors, (view or -1).., numbers, registers.., OUTPUTS (only when kind is not DIRECT_NONE),
+ *        Python: positional, values.., keywords, (name object, value).., OUTPUTS
+ * OUTPUTS: count, (slot or -1, dtype, rank, sizes.., strides..).. */
+
+static double number(Frame *f, int64_t reg) {
+  double d;
+  memcpy(&d, &f->r[reg], 8);
+  return d;
+}
+
+/* Give an output slot memory: its place in the arena or a tensor of its own. The handle in *h, *fresh if to delete. */
+static Status output_handle(Frame *f, const int64_t *o, Handle *h, int *fresh) {
+  Slot *s = &f->slots[o[0]];
+  int64_t rank = o[2], sizes[64], strides[64];
+  for (int64_t k = 0; k < rank; k++) {
+    sizes[k] = f->r[o[3 + k]];
+    strides[k] = f->r[o[3 + rank + k]];
+  }
+  *fresh = 0;
+  if (s->handle) {
+    *h = s->handle;
+    return 0;
+  }
+  if (s->data) {
+    *fresh = 1;
+    return api.from_pool(f->arena, s->data - f->arena_data, (int32_t)o[1], rank, sizes, strides, h);
+  }
+  Status status = api.empty_strided(rank, sizes, strides, (int32_t)o[1], 0, 0, h);
+  if (status) return status;
+  s->handle = *h;
+  s->owned = 1;
+  return api.get_data_ptr(*h, (void **)&s->data);
+}
+
+static int adopt(Frame *f, const int64_t *o, Handle h) {
+  if (o[0] < 0) {
+    api.delete_handle(h);
+    return 1;
+  }
+  Slot *s = &f->slots[o[0]];
+  int fits = layout_fits(f, h, o[2], o + 3);
+  if (!fits || s->data || s->handle) { /* placed elsewhere or differently laid out: copy, which needs Python */
+    hold(f);
+    PyObject *wrapped = api.wrap(h), *made = wrapped ? conformed(f, wrapped, o[2], o + 3) : NULL;
+    int ok = made && !fill_from_object(f, s, made);
+    Py_XDECREF(wrapped);
+    Py_XDECREF(made);
+    api.delete_handle(h);
+    if (!ok) PyErr_Clear();
+    return ok;
+  }
+  s->handle = h;
+  s->owned = 1;
+  return !api.get_data_ptr(h, (void **)&s->data);
+}
+
+/* Returns 1 when the vendor function did the work, 0 when Python must. */
+static int direct(Frame *f, int64_t kind, const int64_t *w) {
+  int64_t count = *w++;
+  Handle t[8] = {0};
+  int fresh[8] = {0}, ok = 1, out_fresh = 0;
+  Handle out = NULL;
+  const int64_t *at = w;
+  if (count > 8) return 0;
+  for (int64_t k = 0; k < count; k++) {
+    if (at[0] >= 0) {
+      t[k] = view_handle(f, at, &fresh[k]);
+      if (!t[k]) ok = 0;
+    }
+    at += at[0] < 0 ? 1 : VIEW_WORDS(at);
+  }
+  int64_t numbers = *at++;
+  const int64_t *n = at;
+  at += numbers;
+  const int64_t *o = at + 1; /* first output; at[0] outputs */
+  if (ok) switch (kind) {
+      case DIRECT_MM:
+        ok = !output_handle(f, o, &out, &out_fresh) && !api.mm_out(out, t[0], t[1]);
+        break;
+      case DIRECT_BMM:
+        ok = !output_handle(f, o, &out, &out_fresh) && !api.bmm_out(out, t[0], t[1]);
+        break;
+      case DIRECT_ADDMM:
+        ok = !output_handle(f, o, &out, &out_fresh) &&
+             !api.addmm_out(out, t[0], t[1], t[2], number(f, n[0]), number(f, n[1]));
+        break;
+      case DIRECT_BADDBMM:
+        ok = !output_handle(f, o, &out, &out_fresh) &&
+             !api.baddbmm_out(out, t[0], t[1], t[2], number(f, n[0]), number(f, n[1]));
+        break;
+      case DIRECT_FLASH: { /* numbers: dropout, causal, has scale, scale */
+        Handle a = NULL, b = NULL;
+        double scale = number(f, n[3]);
+        ok = !api.flash(t[0], t[1], t[2], number(f, n[0]), (int32_t)f->r[n[1]], t[3] ? &t[3] : NULL,
+                        f->r[n[2]] ? &scale : NULL, &a, &b);
+        if (ok) ok = adopt(f, o, a) & adopt(f, o + 3 + 2 * o[2], b);
+        break;
+      }
+      case DIRECT_CONVOLUTION: { /* numbers: transposed, groups, dims, stride.., padding.., dilation.., output padding.. */
+        int64_t d = f->r[n[2]], v[4][8];
+        Handle a = NULL;
+        for (int64_t k = 0; k < 4 * d; k++) v[k / d][k % d] = f->r[n[3 + k]];
+        ok = !api.convolution(t[0], t[1], t[2] ? &t[2] : NULL, v[0], d, v[1], d, v[2], d, (int32_t)f->r[n[0]], v[3], d,
+                              f->r[n[1]], &a) &&
+             adopt(f, o, a);
+        break;
+      }
+      default: ok = 0;
+    }
+  for (int64_t k = 0; k < count; k++)
+    if (fresh[k]) api.delete_handle(t[k]);
+  if (out_fresh) api.delete_handle(out);
+  return ok;
+}
+
+static int store_outputs(Frame *f, PyObject *result, const int64_t *o, int64_t count) {
+  int sequence = PyTuple_Check(result) || PyList_Check(result);
+  for (int64_t k = 0; k < count; k++) {
+    int64_t rank = o[2];
+    if (o[0] >= 0) {
+      PyObject *item = sequence ? PySequence_Fast_GET_ITEM(result, k) : result;
+      PyObject *made = conformed(f, item, rank, o + 3);
+      Slot *s = &f->slots[o[0]];
+      int ok = made != NULL;
+      if (ok && s->data) { /* it has a place: copy into it */
+        Handle h;
+        int fresh;
+        ok = !output_handle(f, o, &h, &fresh);
+        PyObject *target = ok ? api.wrap(h) : NULL;
+        PyObject *done = target ? PyObject_CallMethod(target, "copy_", "O", made) : NULL;
+        if (ok && fresh) api.delete_handle(h);
+        ok = done != NULL;
+        Py_XDECREF(target);
+        Py_XDECREF(done);
+      } else if (ok) {
+        ok = !fill_from_object(f, s, made);
+      }
+      Py_XDECREF(made);
+      if (!ok) return -1;
+    }
+    o += 3 + 2 * rank;
+  }
+  return 0;
+}
+
+static int call(Frame *f, const int64_t *w) {
+  if (w[2] != DIRECT_NONE && direct(f, w[2], w + 4)) return 0;
+  const int64_t *p = w + 4 + w[3];
+  hold(f);
+  int64_t positional = *p++, done = 0, ok = 1;
+  PyObject *stack[64], *names = NULL, *result = NULL;
+  PyObject *operator= PyTuple_GET_ITEM(f->self->objects, w[1]);
+  for (; ok && done < positional; done++) {
+    stack[done] = build_value(f, &p);
+    if (!stack[done]) ok = 0, done--;
+  }
+  int64_t keywords = 0;
+  if (ok) {
+    keywords = *p++;
+    names = PyTuple_New(keywords);
+    for (int64_t k = 0; ok && k < keywords; k++) {
+      PyTuple_SET_ITEM(names, k, Py_NewRef(PyTuple_GET_ITEM(f->self->objects, *p++)));
+      stack[done] = build_value(f, &p);
+      if (!stack[done]) ok = 0;
+      else done++;
+    }
+  }
+  if (ok) result = PyObject_Vectorcall(operator, stack, (size_t)positional, keywords ? names : NULL);
+  for (int64_t k = 0; k < done; k++) Py_DECREF(stack[k]);
+  Py_XDECREF(names);
+  if (!result) return -1;
+  int64_t outputs = *p++;
+  int status = store_outputs(f, result, p, outputs);
+  Py_DECREF(result);
+  if (!status) let_go(f);
+  return status;
+}
+
+/* ---- results ------------------------------------------------------------------------------------------------------------ */
+static PyObject *slot_object(Frame *f, const int64_t *w, int clone) {
+  PyObject *object = tensor_object(f, w);
+  if (!object || !clone) return object;
+  PyObject *copy = PyObject_CallMethod(object, "clone", NULL);
+  Py_DECREF(object);
+  return copy;
+}
+
+static PyObject *results(Frame *f, const int64_t *w) {
+  int64_t count = *w++;
+  PyObject *tuple = PyTuple_New(count);
+  for (int64_t k = 0; tuple && k < count; k++) {
+    PyObject *item = NULL;
+    int64_t kind = *w++;
+    switch (kind) {
+      case RESULT_NONE: item = Py_NewRef(Py_None); break;
+      case RESULT_VIEW: item = slot_object(f, w, 0); w += VIEW_WORDS(w); break;
+      case RESULT_CLONE: item = slot_object(f, w, 1); w += VIEW_WORDS(w); break;
+      case RESULT_INTEGER: item = PyLong_FromLongLong(f->r[*w++]); break;
+      case RESULT_FLOAT: item = PyFloat_FromDouble(number(f, *w++)); break;
+      default: item = Py_NewRef(PyTuple_GET_ITEM(f->self->objects, *w)); w++;
+    }
+    if (!item) Py_CLEAR(tuple);
+    else PyTuple_SET_ITEM(tuple, k, item);
+  }
+  return tuple;
+}
+
+/* ---- the loop over instructions ------------------------------------------------------------------------------------------ */
+static int64_t floor_divide(int64_t a, int64_t b) {
+  if (b == 0) return 0;
+  int64_t q = a / b;
+  return q - ((a % b != 0) && ((a < 0) != (b < 0)));
+}
+
+static int run_kernel(Frame *f, const int64_t *w, const int64_t **next) {
+  KernelFunction function = (KernelFunction)(intptr_t)w[0];
+  int64_t work = f->r[w[1]], count = w[2];
+  const int64_t *slots = w + 3;
+  int64_t sizes = slots[count];
+  const int64_t *registers = slots + count + 1;
+  char *pointers[count + 1];
+  int64_t values[sizes + 1];
+  for (int64_t k = 0; k < count; k++) pointers[k] = f->slots[slots[k]].data;
+  for (int64_t k = 0; k < sizes; k++) values[k] = f->r[registers[k]];
+  *next = registers + sizes;
+  int64_t threads = work / f->self->threshold + 1;
+  return function(pointers, values, threads < f->threads ? threads : f->threads);
+}
+
+static PyObject *recover(Frame *f) {
+  hold(f);
+  PyObject *list = PyList_New(f->self->inputs);
+  for (Py_ssize_t k = 0; list && k < f->self->inputs; k++) PyList_SET_ITEM(list, k, Py_NewRef(f->inputs[k]));
+  PyObject *result = list ? PyObject_CallOneArg(f->self->recover, list) : NULL;
+  Py_XDECREF(list);
+  return result;
+}
+
+static PyObject *run(Frame *f) {
+  const int64_t *w = f->self->code;
+  int64_t *r = f->r;
+  Slot *s = f->slots;
+  for (;;) {
+    switch (*w++) {
+      case OP_SIZE_INPUT: {
+        int64_t v = PyLong_AsLongLong(f->inputs[w[0]]);
+        if (v == -1 && PyErr_Occurred()) return NULL;
+        r[w[1]] = v;
+        w += 2;
+        break;
+      }
+      case OP_FLOAT_INPUT: {
+        double d = PyFloat_AsDouble(f->inputs[w[0]]);
+        if (d == -1.0 && PyErr_Occurred()) return NULL;
+        memcpy(&r[w[1]], &d, 8);
+        w += 2;
+        break;
+      }
+      case OP_TENSOR_INPUT:
+        if (fill_from_object(f, &s[w[1]], f->inputs[w[0]])) return NULL;
+        if (!f->self->keep) Py_CLEAR(f->inputs[w[0]]);
+        w += 2;
+        break;
+      case OP_CONSTANT:
+        if (fill_from_object(f, &s[w[1]], PyTuple_GET_ITEM(f->self->objects, w[0]))) return NULL;
+        w += 2;
+        break;
+      case OP_ADD: r[w[0]] = r[w[1]] + r[w[2]]; w += 3; break;
+      case OP_MULTIPLY: r[w[0]] = r[w[1]] * r[w[2]]; w += 3; break;
+      case OP_FLOOR_DIVIDE: r[w[0]] = floor_divide(r[w[1]], r[w[2]]); w += 3; break;
+      case OP_MODULO: r[w[0]] = r[w[1]] - floor_divide(r[w[1]], r[w[2]]) * r[w[2]]; w += 3; break;
+      case OP_MAXIMUM: r[w[0]] = r[w[1]] > r[w[2]] ? r[w[1]] : r[w[2]]; w += 3; break;
+      case OP_MINIMUM: r[w[0]] = r[w[1]] < r[w[2]] ? r[w[1]] : r[w[2]]; w += 3; break;
+      case OP_BEGIN: let_go(f); break;
+      case OP_ARENA: {
+        int64_t one = 1, bytes = r[*w++];
+        if (api.empty_strided(1, &bytes, &one, byte_dtype, 0, 0, &f->arena) ||
+            api.get_data_ptr(f->arena, (void **)&f->arena_data)) {
+          hold(f);
+          return PyErr_NoMemory();
+        }
+        break;
+      }
+      case OP_PLACE: s[w[0]].data = f->arena_data + r[w[1]]; w += 2; break;
+      case OP_SHARE:
+        s[w[0]] = s[w[1]];
+        memset(&s[w[1]], 0, sizeof(Slot));
+        s[w[1]].data = s[w[0]].data;
+        w += 2;
+        break;
+      case OP_ALLOCATE: {
+        Handle h;
+        int fresh;
+        if (output_handle(f, w, &h, &fresh)) {
+          hold(f);
+          return PyErr_NoMemory();
+        }
+        w += 3 + 2 * w[2];
+        break;
+      }
+      case OP_KERNEL:
+        if (run_kernel(f, w, &w)) return recover(f);
+        break;
+      case OP_CALL:
+        if (call(f, w)) return NULL;
+        w += w[0];
+        break;
+      case OP_RELEASE: {
+        int64_t count = *w++;
+        for (int64_t k = 0; k < count; k++) empty_slot(f, &s[*w++]);
+        break;
+      }
+      case OP_RETURN: hold(f); return results(f, w);
+      default: hold(f); PyErr_SetString(PyExc_SystemError, "a damaged call program"); return NULL;
+    }
+  }
+}
+
+static PyObject *launch(PyObject *object, PyObject *const *args, size_t flags, PyObject *names) {
+  Launcher *self = (Launcher *)object;
+  if (PyVectorcall_NARGS(flags) != 1 || (names && PyTuple_GET_SIZE(names)) || !PyList_CheckExact(args[0]) ||
+      PyList_GET_SIZE(args[0]) != self->inputs) {
+    PyErr_Format(PyExc_TypeError, "a compiled graph takes one list of %zd inputs", self->inputs);
+    return NULL;
+  }
+  size_t bytes = self->slots * sizeof(Slot) + self->registers * 8 + (self->inputs + 1) * sizeof(PyObject *);
+  char small[4096], *memory = bytes <= sizeof small ? small : malloc(bytes);
+  if (!memory) return PyErr_NoMemory();
+  Frame f = {.self = self, .slots = (Slot *)memory};
+  f.r = (int64_t *)(memory + self->slots * sizeof(Slot));
+  f.inputs = (PyObject **)(f.r + self->registers);
+  memset(f.slots, 0, self->slots * sizeof(Slot));
+  memcpy(f.r, self->initial, self->registers * 8);
+  f.threads = serial_only ? 1 : api.max_threads();
+  PyObject *list = args[0];
+  for (Py_ssize_t k = 0; k < self->inputs; k++) f.inputs[k] = Py_NewRef(PyList_GET_ITEM(list, k));
+  int status = PyList_SetSlice(list, 0, self->inputs, NULL);
+  Py_INCREF(self);
+  bool grad = api.grad_enabled();
+  if (grad) api.set_grad_enabled(false);
+  PyObject *result = status ? NULL : run(&f);
+  hold(&f);
+  for (Py_ssize_t k = 0; k < self->slots; k++) {
+    Slot *s = &f.slots[k];
+    if (s->owned) api.delete_handle(s->handle);
+    Py_XDECREF(s->object);
+  }
+  if (f.arena) api.delete_handle(f.arena);
+  if (grad) api.set_grad_enabled(true);
+  for (Py_ssize_t k = 0; k < self->inputs; k++) Py_XDECREF(f.inputs[k]);
+  if (memory != small) free(memory);
+  Py_DECREF(self);
+  return result;
+}
+
+/* ---- the type ---------------------------------------------------------------------------------------------------------------- */
+static int64_t *copy_words(PyObject *source, Py_ssize_t *count) {
+  Py_buffer view;
+  if (PyObject_GetBuffer(source, &view, PyBUF_SIMPLE)) return NULL;
+  int64_t *words = malloc(view.len + 8);
+  if (words) memcpy(words, view.buf, view.len);
+  else PyErr_NoMemory();
+  *count = view.len / 8;
+  PyBuffer_Release(&view);
+  return words;
+}
+
+static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+  static char *names[] = {"code", "registers", "slots", "inputs", "objects", "recover", "conform", "threshold", "keep", NULL};
+  PyObject *code, *registers, *objects, *recover_, *conform;
+  Py_ssize_t slots, inputs;
+  long long threshold;
+  int keep;
+  if (handle_offset < 0) {
+    PyErr_SetString(PyExc_RuntimeError, "set_up() has not run");
+    return NULL;
+  }
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOnnO!OOLp", names, &code, &registers, &slots, &inputs, &PyTuple_Type,
+                                   &objects, &recover_, &conform, &threshold, &keep))
+    return NULL;
+  Launcher *self = (Launcher *)type->tp_alloc(type, 0);
+  if (!self) return NULL;
+  self->vectorcall = launch;
+  self->objects = Py_NewRef(objects);
+  self->recover = Py_NewRef(recover_);
+  self->conform = Py_NewRef(conform);
+  self->slots = slots;
+  self->inputs = inputs;
+  self->keep = keep;
+  self->threshold = threshold > 0 ? threshold : 1;
+  if (!(self->code = copy_words(code, &self->words)) || !(self->initial = copy_words(registers, &self->registers))) {
+    Py_DECREF(self);
+    return NULL;
+  }
+  return (PyObject *)self;
+}
+static int launcher_traverse(Launcher *self, visitproc visit, void *arg) {
+  Py_VISIT(self->objects);
+  Py_VISIT(self->recover);
+  Py_VISIT(self->conform);
+  Py_VISIT(self->dict);
+  return 0;
+}
+static int launcher_clear(Launcher *self) {
+  Py_CLEAR(self->objects);
+  Py_CLEAR(self->recover);
+  Py_CLEAR(self->conform);
+  Py_CLEAR(self->dict);
+  return 0;
+}
+static void launcher_dealloc(Launcher *self) {
+  PyObject_GC_UnTrack(self);
+  launcher_clear(self);
+  free(self->code);
+  free(self->initial);
+  Py_TYPE(self)->tp_free((PyObject *)self);
+}
+static PyGetSetDef launcher_fields[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL}, {0}};
+static PyTypeObject LauncherType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "inductor.runtime._launch.Launcher",
+    .tp_doc = "A call program; call it with one list of inputs, which it empties, for the tuple of outputs.",
+    .tp_basicsize = sizeof(Launcher),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC,
+    .tp_vectorcall_offset = offsetof(Launcher, vectorcall),
+    .tp_dictoffset = offsetof(Launcher, dict),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = launcher_new,
+    .tp_traverse = (traverseproc)launcher_traverse,
+    .tp_clear = (inquiry)launcher_clear,
+    .tp_dealloc = (destructor)launcher_dealloc,
+    .tp_getset = launcher_fields,
+    .tp_getattro = PyObject_GenericGetAttr,
+    .tp_setattro = PyObject_GenericSetAttr,
+};
+
+/* ---- set-up ----------------------------------------------------------------------------------------------------------------- */
+static void *find(void *const *libraries, const char *name) {
+  for (; *libraries; libraries++) {
+    void *symbol = dlsym(*libraries, name);
+    if (symbol) return symbol;
+  }
+  return NULL;
+}
+
+/* set_up(tensor, libtorch_cpu, libtorch_python): find the C ABI, calibrate where a Python tensor holds its handle. */
+static PyObject *set_up(PyObject *module, PyObject *args) {
+  PyObject *tensor;
+  const char *cpu, *python;
+  if (!PyArg_ParseTuple(args, "Oss", &tensor, &cpu, &python)) return NULL;
+  void *libraries[3] = {dlopen(cpu, RTLD_NOW | RTLD_NOLOAD), dlopen(python, RTLD_NOW | RTLD_NOLOAD), NULL};
+  if (!libraries[0] || !libraries[1]) {
+    PyErr_SetString(PyExc_RuntimeError, "torch's libraries are not loaded");
+    return NULL;
+  }
+#define REQUIRE(field, name)                                             \
+  if (!(*(void **)&api.field = find(libraries, name))) {                 \
+    PyErr_SetString(PyExc_RuntimeError, "torch does not export " name); \
+    return NULL;                                                         \
+  }
+#define OPTIONAL(field, name) *(void **)&api.field = find(libraries, name)
+  REQUIRE(get_data_ptr, "aoti_torch_get_data_ptr")
+  REQUIRE(get_sizes, "aoti_torch_get_sizes")
+  REQUIRE(get_strides, "aoti_torch_get_strides")
+  REQUIRE(get_dim, "aoti_torch_get_dim")
+  REQUIRE(get_storage_offset, "aoti_torch_get_storage_offset")
+  REQUIRE(new_handle, "aoti_torch_new_tensor_handle")
+  REQUIRE(delete_handle, "aoti_torch_delete_tensor_object")
+  REQUIRE(empty_strided, "aoti_torch_empty_strided")
+  REQUIRE(reinterpret, "aoti_torch__reinterpret_tensor")
+  REQUIRE(from_pool, "aoti_torch__alloc_from_pool")
+  REQUIRE(grad_enabled, "aoti_torch_grad_mode_is_enabled")
+  REQUIRE(set_grad_enabled, "aoti_torch_grad_mode_set_enabled")
+  REQUIRE(max_threads, "omp_get_max_threads")
+  REQUIRE(wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE")
+  OPTIONAL(mm_out, "aoti_torch_cpu_mm_out");
+  OPTIONAL(bmm_out, "aoti_torch_cpu_bmm_out");
+  OPTIONAL(addmm_out, "aoti_torch_cpu_addmm_out");
+  OPTIONAL(baddbmm_out, "aoti_torch_cpu_baddbmm_out");
+  OPTIONAL(flash, "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu");
+  OPTIONAL(convolution, "aoti_torch_cpu_convolution");
+  int32_t (*byte)(void) = (int32_t(*)(void))find(libraries, "aoti_torch_dtype_uint8");
+  if (!byte) {
+    PyErr_SetString(PyExc_RuntimeError, "torch does not export aoti_torch_dtype_uint8");
+    return NULL;
+  }
+  byte_dtype = byte();
+  PyObject *address = PyObject_GetAttrString(tensor, "_cdata");
+  if (!address) return NULL;
+  void *wanted = PyLong_AsVoidPtr(address);
+  Py_DECREF(address);
+  Py_ssize_t offset = -1;
+  for (Py_ssize_t k = sizeof(PyObject); k < 64 && k + 8 <= Py_TYPE(tensor)->tp_basicsize; k += 8)
+    if (*(void **)((char *)tensor + k) == wanted) {
+      offset = k;
+      break;
+    }
+  if (offset < 0) {
+    PyErr_SetString(PyExc_RuntimeError, "the handle inside a Python tensor can't be found");
+    return NULL;
+  }
+  handle_offset = offset;
+  int available = (api.mm_out != NULL) << DIRECT_MM | (api.bmm_out != NULL) << DIRECT_BMM |
+                  (api.addmm_out != NULL) << DIRECT_ADDMM | (api.baddbmm_out != NULL) << DIRECT_BADDBMM |
+                  (api.flash != NULL) << DIRECT_FLASH | (api.convolution != NULL) << DIRECT_CONVOLUTION;
+  return PyLong_FromLong(available);
+}
+
+static PyObject *set_serial(PyObject *module, PyObject *value) {
+  serial_only = PyObject_IsTrue(value);
+  Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"set_up", set_up, METH_VARARGS, "Find torch's C ABI; returns the set of direct vendor functions as bits."},
+    {"set_serial", set_serial, METH_O, "Whether kernels run on one thread only."},
+    {0},
+};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "Runs call programs.", -1, methods};
+PyMODINIT_FUNC PyInit__launch(void) {
+  if (PyType_Ready(&LauncherType)) return NULL;
+  PyObject *module = PyModule_Create(&definition);
+  if (module && PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType)) Py_CLEAR(module);
+  return module;
+}
