@@ -60,7 +60,7 @@ class KernelSource:
 def _unit_text(kernels: Sequence[tuple[str, KernelSource]]) -> str:
     parts = [prelude()]
     parts.extend(
-        f"#define KERNEL k_{name}\n{kernel.text}\n#undef KERNEL" for name, kernel in kernels
+        f"#define KERNEL k_{name}\n#define KERNEL_BODY b_{name}\n{kernel.text}\n#undef KERNEL\n#undef KERNEL_BODY" for name, kernel in kernels
     )
     return "\n".join(parts) + "\n"
 

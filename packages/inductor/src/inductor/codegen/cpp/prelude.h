@@ -30,8 +30,6 @@ CI f64 ci_fma(f64 a, f64 b, f64 c) { return __builtin_fma(a, b, c); }
 #define CI_NAN __builtin_nanf("")
 
 // ---- half precision: stored as 16 bits, computed as float ------------------------------------------------------------
-struct f16 { u16 bits; };
-struct bf16 { u16 bits; };
 CI f32 ci_from_f16(u16 h) {
   u32 magnitude = ((u32)h & 0x7fffu) << 13;
   u32 finite = ci_bits(ci_f32_of(magnitude) * 0x1p112f);
@@ -318,15 +316,37 @@ CI bool ci_signbit(f64 x) { return (ci_bits(x) >> 63) != 0; }
 // maximum and minimum hand on a NaN of either side, as eager does.
 template <class T> CI T ci_maximum(T a, T b) { return a > b || a != a ? a : b; }
 template <class T> CI T ci_minimum(T a, T b) { return a < b || a != a ? a : b; }
+template <class T> CI T ci_logaddexp(T a, T b) {
+  T high = ci_maximum<T>(a, b), low = a > b ? b : a;
+  return low == high || high != high || high == (T)CI_INF ? (a == b && ci_abs(a) != (T)CI_INF ? high + (T)0.6931471805599453 : high)
+                                                          : high + ci_log1p(ci_exp(low - high));
+}
 template <class T> CI T ci_sign(T x) { return (T)((x > (T)0) - (x < (T)0)); }
 template <class T> CI T ci_abs_integer(T x) { return x < (T)0 ? (T)(-x) : x; }
+// An integer divided by zero gives zero and the smallest integer by -1 wraps: neither may trap in a masked-out element.
+template <class T> CI T ci_truncdiv(T a, T b) {
+  T d = b == 0 || b == (T)-1 ? (T)1 : b, q = (T)(a / d);
+  q = b == (T)-1 && (T)-1 < (T)0 ? (T)(0 - a) : (b == (T)-1 ? (T)(a == b) : q);
+  return b == 0 ? (T)0 : q;
+}
+template <class T> CI T ci_truncmod(T a, T b) {
+  T q = ci_truncdiv<T>(a, b);
+  return b == 0 ? (T)0 : (T)(a - q * b);
+}
 template <class T> CI T ci_floordiv_signed(T a, T b) {
-  T q = (T)(a / b), r = (T)(a - q * b);
-  return (T)(q - (r != 0 && ((r < 0) != (b < 0))));
+  T q = ci_truncdiv<T>(a, b), r = (T)(a - q * b);
+  return (T)(q - (b != 0 && r != 0 && ((r < 0) != (b < 0))));
 }
 template <class T> CI T ci_mod_signed(T a, T b) {
-  T r = (T)(a % b);
+  T r = ci_truncmod<T>(a, b);
   return (T)(r != 0 && ((r < 0) != (b < 0)) ? r + b : r);
+}
+template <class T> CI T ci_shift_left(T a, T b) {
+  return (u64)(i64)b < sizeof(T) * 8 ? (T)((u64)a << ((u64)b & 63)) : (T)0;
+}
+template <class T> CI T ci_shift_right(T a, T b) {
+  T full = a < 0 ? (T)-1 : (T)0;
+  return (u64)(i64)b < sizeof(T) * 8 ? (T)(a >> ((u64)b & (sizeof(T) * 8 - 1))) : full;
 }
 template <class T> CI T ci_floordiv_float(T a, T b) {
   T m = ci_fmod(a, b), q = (a - m) / b;
@@ -341,7 +361,7 @@ template <class T> CI T ci_mod_float(T a, T b) {
   return m != (T)0 && ((b < (T)0) != (m < (T)0)) ? m + b : m;
 }
 template <class T> CI T ci_pow_integer(T base, T exponent) {
-  if (exponent < 0) return base == 1 ? (T)1 : (base == (T)-1 ? (exponent % 2 ? (T)-1 : (T)1) : (T)0);
+  if ((T)-1 < 0 && exponent < 0) return base == 1 ? (T)1 : (base == (T)-1 ? (exponent % 2 ? (T)-1 : (T)1) : (T)0);
   T result = 1;
   while (exponent) {
     if (exponent & 1) result = (T)(result * base);
@@ -350,10 +370,6 @@ template <class T> CI T ci_pow_integer(T base, T exponent) {
   }
   return result;
 }
-// Conversions of a float outside the integer's range are undefined in C; eager's give what the machine gives for 64 bits.
-template <class T> CI T ci_to_integer(f32 x) { return (T)(i64)x; }
-template <class T> CI T ci_to_integer(f64 x) { return (T)(i64)x; }
-
 // ---- counter-based random numbers: Philox 4x32 with ten rounds ----------------------------------------------------------
 CI void ci_philox(u64 seed, u32 c0, u32 c1, u32 c2, u32 c3, u32 *out) {
   u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
@@ -373,3 +389,129 @@ CI void ci_philox(u64 seed, u32 c0, u32 c1, u32 c2, u32 c3, u32 *out) {
   out[2] = c2;
   out[3] = c3;
 }
+
+CI f64 ci_unit(u32 high, u32 low, u64 plus) {
+  u64 u = (((u64)high << 21) | (low >> 11)) + plus;
+  return (f64)(i64)u * 0x1p-53;
+}
+CI f32 ci_philox_uniform_f32(u64 seed, u64 offset, u64 element) {
+  u32 w[4];
+  ci_philox(seed, (u32)element, (u32)(element >> 32), (u32)offset, (u32)(offset >> 32), w);
+  return (f32)(i32)(w[0] >> 8) * 0x1p-24f;
+}
+CI f64 ci_philox_uniform_f64(u64 seed, u64 offset, u64 element) {
+  u32 w[4];
+  ci_philox(seed, (u32)element, (u32)(element >> 32), (u32)offset, (u32)(offset >> 32), w);
+  return ci_unit(w[0], w[1], 0);
+}
+CI f32 ci_philox_normal_f32(u64 seed, u64 offset, u64 element) {
+  u32 w[4];
+  ci_philox(seed, (u32)element, (u32)(element >> 32), (u32)offset, (u32)(offset >> 32), w);
+  f32 radius = (f32)(i32)((w[0] >> 8) + 1) * 0x1p-24f, angle = (f32)(i32)(w[1] >> 8) * 0x1p-24f;
+  return ci_sqrt(ci_log(radius) * -2.0f) * ci_cos(angle * 6.2831853071795864f);
+}
+CI f64 ci_philox_normal_f64(u64 seed, u64 offset, u64 element) {
+  u32 w[4];
+  ci_philox(seed, (u32)element, (u32)(element >> 32), (u32)offset, (u32)(offset >> 32), w);
+  return ci_sqrt(ci_log(ci_unit(w[0], w[1], 1)) * -2.0) * ci_cos(ci_unit(w[2], w[3], 0) * 6.2831853071795864);
+}
+CI i64 ci_philox_bits_i64(u64 seed, u64 offset, u64 element) {
+  u32 w[4];
+  ci_philox(seed, (u32)element, (u32)(element >> 32), (u32)offset, (u32)(offset >> 32), w);
+  return (i64)((u64)w[0] | ((u64)w[1] << 32));
+}
+
+// ---- special functions that libm lacks -------------------------------------------------------------------------------
+CI f64 ci_digamma(f64 x) {
+  if (x == 0.0) return __builtin_copysign(__builtin_inf(), -x);
+  f64 result = 0.0;
+  if (x < 0.0) {
+    f64 whole = __builtin_trunc(x);
+    if (whole == x) return __builtin_nan("");
+    f64 rest = x - whole;
+    result = -3.14159265358979323846 / __builtin_tan(3.14159265358979323846 * rest);
+    x = 1.0 - x;
+  }
+  while (x < 10.0) {
+    result -= 1.0 / x;
+    x += 1.0;
+  }
+  f64 z = 1.0 / (x * x);
+  f64 p = 1.0 / 12;
+  p = ci_fma(p, -z, 691.0 / 32760);
+  p = ci_fma(p, -z, 1.0 / 132);
+  p = ci_fma(p, -z, 1.0 / 240);
+  p = ci_fma(p, -z, 1.0 / 252);
+  p = ci_fma(p, -z, 1.0 / 120);
+  p = ci_fma(p, -z, 1.0 / 12);
+  return result + __builtin_log(x) - 0.5 / x - z * p;
+}
+CI f32 ci_digamma(f32 x) { return (f32)ci_digamma((f64)x); }
+// A rational start value, then two steps of Newton's method on erf.
+CI f64 ci_erfinv(f64 y) {
+  f64 a = __builtin_fabs(y);
+  if (!(a <= 1.0)) return __builtin_nan("");
+  if (a == 1.0) return __builtin_copysign(__builtin_inf(), y);
+  f64 l = __builtin_log1p(-y * y), c = 2.0 / (3.14159265358979323846 * 0.147) + 0.5 * l;
+  f64 x = __builtin_copysign(__builtin_sqrt(__builtin_sqrt(c * c - l / 0.147) - c), y);
+  for (int step = 0; step < 4; step++) {
+    // beyond 0.5 the residual comes from erfc, which keeps its digits near 1
+    f64 residual = a < 0.5 ? __builtin_erf(x) - y
+                           : __builtin_copysign((1.0 - a) - __builtin_erfc(__builtin_fabs(x)), y);
+    f64 u = residual / (1.1283791670955126 * __builtin_exp(-x * x));
+    x -= u / (1.0 + x * u);
+  }
+  return x;
+}
+CI f32 ci_erfinv(f32 x) { return (f32)ci_erfinv((f64)x); }
+
+// ---- complex numbers ---------------------------------------------------------------------------------------------------
+template <class T> struct ci_complex {
+  T re, im;
+};
+typedef ci_complex<f32> c64;
+typedef ci_complex<f64> c128;
+#define CI_COMPLEX template <class T> CI
+CI_COMPLEX ci_complex<T> operator+(ci_complex<T> a, ci_complex<T> b) { return {a.re + b.re, a.im + b.im}; }
+CI_COMPLEX ci_complex<T> operator-(ci_complex<T> a, ci_complex<T> b) { return {a.re - b.re, a.im - b.im}; }
+CI_COMPLEX ci_complex<T> operator-(ci_complex<T> a) { return {-a.re, -a.im}; }
+CI_COMPLEX ci_complex<T> operator*(ci_complex<T> a, ci_complex<T> b) {
+  return {a.re * b.re - a.im * b.im, a.re * b.im + a.im * b.re};
+}
+CI_COMPLEX ci_complex<T> operator/(ci_complex<T> a, ci_complex<T> b) {
+  // scaled by the larger part of the divisor, so that squares neither overflow nor vanish
+  bool first = ci_abs(b.re) >= ci_abs(b.im);
+  T large = first ? b.re : b.im, small = first ? b.im : b.re, ratio = small / large, scale = large + small * ratio;
+  return first ? ci_complex<T>{(a.re + a.im * ratio) / scale, (a.im - a.re * ratio) / scale}
+               : ci_complex<T>{(a.re * ratio + a.im) / scale, (a.im * ratio - a.re) / scale};
+}
+CI_COMPLEX bool operator==(ci_complex<T> a, ci_complex<T> b) { return a.re == b.re && a.im == b.im; }
+CI_COMPLEX bool operator!=(ci_complex<T> a, ci_complex<T> b) { return a.re != b.re || a.im != b.im; }
+CI_COMPLEX ci_complex<T> ci_exp(ci_complex<T> a) {
+  T r = ci_exp(a.re);
+  return {r * ci_cos(a.im), r * ci_sin(a.im)};
+}
+CI_COMPLEX ci_complex<T> ci_log(ci_complex<T> a) { return {ci_log(ci_hypot(a.re, a.im)), ci_atan2(a.im, a.re)}; }
+CI_COMPLEX ci_complex<T> ci_pow(ci_complex<T> a, ci_complex<T> b) {
+  if (b.re == 0 && b.im == 0) return {1, 0};
+  if (a.re == 0 && a.im == 0) return {0, 0};
+  return ci_exp(b * ci_log(a));
+}
+CI_COMPLEX ci_complex<T> ci_sqrt(ci_complex<T> a) {
+  T m = ci_hypot(a.re, a.im), r = ci_sqrt((m + ci_abs(a.re)) * (T)0.5);
+  if (r == 0) return {0, a.im};
+  T other = a.im / (r + r);
+  return a.re >= 0 ? ci_complex<T>{r, other} : ci_complex<T>{ci_abs(other), ci_copysign(r, a.im)};
+}
+CI_COMPLEX ci_complex<T> ci_rsqrt(ci_complex<T> a) { return ci_complex<T>{1, 0} / ci_sqrt(a); }
+CI_COMPLEX ci_complex<T> ci_sin(ci_complex<T> a) {
+  return {ci_sin(a.re) * ci_cosh(a.im), ci_cos(a.re) * ci_sinh(a.im)};
+}
+CI_COMPLEX ci_complex<T> ci_cos(ci_complex<T> a) {
+  return {ci_cos(a.re) * ci_cosh(a.im), -ci_sin(a.re) * ci_sinh(a.im)};
+}
+CI_COMPLEX ci_complex<T> ci_tanh(ci_complex<T> a) {
+  T d = ci_cosh(a.re + a.re) + ci_cos(a.im + a.im);
+  return {ci_sinh(a.re + a.re) / d, ci_sin(a.im + a.im) / d};
+}
+CI_COMPLEX ci_complex<T> ci_sigmoid(ci_complex<T> a) { return ci_complex<T>{1, 0} / (ci_complex<T>{1, 0} + ci_exp(-a)); }

@@ -1,0 +1,257 @@
+"""Accumulators: how each kind of reduction starts, takes a value, combines partial results and ends.
+
+One `Accumulator` serves a scalar (one outer point at a time, vectorised over the reduction) and a row of lanes (a block
+of outer points, one accumulator each). Invariant: maxima and minima hand on NaN, argmax and argmin the first extreme.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from inductor.codegen.cpp.types import C_TYPES, literal
+
+__all__ = ["Accumulator", "accumulator_for"]
+
+_INFINITE = {"max": float("-inf"), "min": float("inf"), "argmax": float("-inf"), "argmin": float("inf")}
+
+
+def _extreme(kind: str, dtype: torch.dtype) -> str:
+    """The value that loses against every other."""
+    low = kind in {"max", "argmax"}
+    if dtype is torch.bool:
+        return "false" if low else "true"
+    if dtype.is_floating_point:
+        return literal(_INFINITE[kind], dtype)
+    info = torch.iinfo(dtype)
+    return literal(info.min if low else info.max, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """One running reduction or scan of a sweep.
+
+    Fields:
+        kind: as in the IR.
+        name: its variable in the generated text.
+        dtype: of the running value (for argmax the compared value).
+        operation: "reduce" or "scan".
+    """
+
+    kind: str
+    name: str
+    dtype: torch.dtype
+    operation: str
+
+    @property
+    def c_type(self) -> str:
+        """The running value's type."""
+        return C_TYPES[self.dtype]
+
+    @property
+    def result(self) -> str:
+        """The variable that holds the result after the sweep."""
+        return f"{self.name}_i" if self.kind in {"argmax", "argmin"} else self.name
+
+    @property
+    def identity(self) -> str:
+        """What an empty reduction gives."""
+        match self.kind:
+            case "sum" | "any":
+                return literal(0, self.dtype)
+            case "prod" | "all":
+                return literal(1, self.dtype)
+            case "logaddexp":
+                return literal(float("-inf"), self.dtype)
+            case kind:
+                return _extreme(kind, self.dtype)
+
+    def combine(self, left: str, right: str) -> str:
+        """Two partial results as one."""
+        match self.kind:
+            case "sum":
+                return f"({left} || {right})" if self.dtype is torch.bool else f"({self.c_type})({left} + {right})"
+            case "prod":
+                return f"({left} && {right})" if self.dtype is torch.bool else f"({self.c_type})({left} * {right})"
+            case "any":
+                return f"(bool)({left} | ({right} != 0))"
+            case "all":
+                return f"(bool)({left} & ({right} != 0))"
+            case "max":
+                return f"ci_maximum<{self.c_type}>({left}, {right})"
+            case "min":
+                return f"ci_minimum<{self.c_type}>({left}, {right})"
+            case "logaddexp":
+                return f"ci_logaddexp<{self.c_type}>({left}, {right})"
+            case kind:
+                raise AssertionError(f"{kind} is not combined value by value")
+
+    @property
+    def _flagged(self) -> bool:
+        """A float maximum runs as a plain comparison beside a flag for NaN, which vectorises."""
+        return self.kind in {"max", "min"} and self.dtype.is_floating_point and self.operation == "reduce"
+
+    # ---- one outer point
+    def declare(self) -> list[str]:
+        """Variables before the sweep."""
+        if self.kind in {"welford", "welford_combine"}:
+            return [f"{self.c_type} {self.name}_0 = 0, {self.name}_1 = 0, {self.name}_2 = 0;"]
+        lines = [f"{self.c_type} {self.name} = {self.identity};"]
+        if self.kind in {"argmax", "argmin"}:
+            lines.append(f"i64 {self.name}_i = 0; bool {self.name}_f = false;")
+        if self._flagged:
+            lines.append(f"u32 {self.name}_n = 0;")
+        if self.kind in {"any", "all"}:
+            lines = [f"u32 {self.name}_b = {1 if self.kind == 'all' else 0};"]
+        return lines
+
+    def clauses(self) -> list[str]:
+        """What a simd loop must be told."""
+        match self.kind:
+            case "sum" if self.dtype is not torch.bool:
+                return [f"reduction(+:{self.name})"]
+            case "prod" if self.dtype is not torch.bool:
+                return [f"reduction(*:{self.name})"]
+            case "max" | "min":
+                extra = [f"reduction(|:{self.name}_n)"] if self._flagged else []
+                return [f"reduction({self.kind}:{self.name})", *extra]
+            case "any":
+                return [f"reduction(|:{self.name}_b)"]
+            case "all":
+                return [f"reduction(&:{self.name}_b)"]
+            case "welford":
+                return [f"reduction(+:{self.name}_s)"]
+            case _:
+                return []
+
+    def update(self, values: list[str], linear: str, lane: str) -> list[str]:
+        """Take in the values of one reduction point; `linear` numbers it."""
+        value, name = values[0], f"{self.name}{lane}"
+        match self.kind:
+            case "argmax" | "argmin":
+                return self._update_extreme(value, linear, lane)
+            case "welford" if lane:
+                mean, m2 = f"{self.name}_0{lane}", f"{self.name}_1{lane}"
+                kind = self.c_type
+                return [
+                    f"const {kind} {self.name}_d = {value} - {mean}; {mean} += {self.name}_d * {self.name}_r; "
+                    f"{m2} += {self.name}_d * ({value} - {mean});",
+                ]
+            case "welford":
+                return [f"{self.name}_t[j] = {value}; {self.name}_s += {value};"]
+            case "welford_combine":
+                return [self._chan(lane, *values)]
+            case "any" if not lane:
+                return [f"{self.name}_b |= (u32)({value} != 0);"]
+            case "all" if not lane:
+                return [f"{self.name}_b &= (u32)({value} != 0);"]
+            case "max" | "min" if self._flagged and not lane:
+                sign = ">" if self.kind == "max" else "<"
+                return [f"{name} = {value} {sign} {name} ? {value} : {name}; {name}_n |= (u32)({value} != {value});"]
+            case "max" | "min" if not lane and self.operation == "reduce" and self.dtype is not torch.bool:
+                sign = ">" if self.kind == "max" else "<"
+                return [f"{name} = {value} {sign} {name} ? {value} : {name};"]
+            case "sum" if self.dtype is not torch.bool and not self.dtype.is_complex:
+                return [f"{name} += {value};"]
+            case _:
+                return [f"{name} = {self.combine(name, value)};"]
+
+    def _update_extreme(self, value: str, linear: str, lane: str) -> list[str]:
+        sign = ">" if self.kind == "argmax" else "<"
+        best, index, found = f"{self.name}{lane}", f"{self.name}_i{lane}", f"{self.name}_f{lane}"
+        better = f"!{found} || {value} {sign} {best}"
+        if self.dtype.is_floating_point:
+            better = f"!{found} || {value} {sign} {best} || ({value} != {value} && {best} == {best})"
+        choose = f"const bool {self.name}_c = {better};"
+        return [
+            f"{choose} {best} = {self.name}_c ? {value} : {best}; {index} = {self.name}_c ? {linear} : {index}; "
+            f"{found} = true;",
+        ]
+
+    def _chan(self, lane: str, mean: str, m2: str, count: str) -> str:
+        """Merge (mean, m2, count) into the running triple."""
+        a, q, n = (f"{self.name}_{k}{lane}" for k in range(3))
+        kind = self.c_type
+        return (
+            f"{{ const {kind} n_ = {n} + {count}, w_ = n_ == 0 ? ({kind})0 : {count} / n_, d_ = {mean} - {a}; "
+            f"{q} += {m2} + d_ * d_ * {n} * w_; {a} += d_ * w_; {n} = n_; }}"
+        )
+
+    def finish(self) -> list[str]:
+        """After the sweep."""
+        if self._flagged:
+            return [f"{self.name} = {self.name}_n ? ({self.c_type})CI_NAN : {self.name};"]
+        if self.kind in {"any", "all"}:
+            return [f"const bool {self.name} = {self.name}_b != 0;"]
+        return []
+
+    # ---- chunks of a sweep: partial sums of bounded length
+    def partial(self) -> Accumulator:
+        """The accumulator of one chunk."""
+        return replace(self, name=f"{self.name}c") if self.kind in {"sum", "welford"} else self
+
+    def declare_chunk(self, size: int) -> list[str]:
+        """Variables before a chunk of at most `size` points."""
+        match self.kind:
+            case "welford":
+                return [f"{self.c_type} {self.name}_s = 0, {self.name}_t[{size}] __attribute__((aligned(64)));"]
+            case "sum":
+                return [f"{self.c_type} {self.name} = {self.identity};"]
+            case _:
+                return []
+
+    def merge(self, part: Accumulator) -> list[str]:
+        """After a chunk."""
+        match self.kind:
+            case "sum":
+                return [f"{self.name} = {self.combine(self.name, part.name)};"]
+            case "welford":
+                kind, name = self.c_type, part.name
+                return [
+                    f"const {kind} {name}_m = {name}_s / ({kind})m; {kind} {name}_q = 0;",
+                    f"#pragma omp simd reduction(+:{name}_q)",
+                    f"for (i64 k = 0; k < m; k++) {{ const {kind} d_ = {name}_t[k] - {name}_m; {name}_q += d_ * d_; }}",
+                    self._chan("", f"{name}_m", f"{name}_q", f"({kind})m"),
+                ]
+            case _:
+                return []
+
+    # ---- a block of outer points
+    def declare_lanes(self, block: int) -> list[str]:
+        """Rows of running values before the sweep."""
+        align = "__attribute__((aligned(64)))"
+        fill = f"for (i64 j = 0; j < {block}; j++)"
+        match self.kind:
+            case "welford":
+                lines = [f"{self.c_type} {self.name}_0[{block}] {align}, {self.name}_1[{block}] {align};"]
+                lines.append(f"{fill} {self.name}_0[j] = {self.name}_1[j] = 0;")
+                lines.append(f"{self.c_type} {self.name}_2 = 0;")
+                return lines
+            case "welford_combine":
+                names = ", ".join(f"{self.name}_{k}[{block}] {align}" for k in range(3))
+                return [f"{self.c_type} {names};", f"{fill} {self.name}_0[j] = {self.name}_1[j] = {self.name}_2[j] = 0;"]
+            case _:
+                lines = [f"{self.c_type} {self.name}[{block}] {align};", f"{fill} {self.name}[j] = {self.identity};"]
+                if self.kind in {"argmax", "argmin"}:
+                    lines.append(f"i64 {self.name}_i[{block}] {align}; bool {self.name}_f[{block}];")
+                    lines.append(f"{fill} {{ {self.name}_i[j] = 0; {self.name}_f[j] = false; }}")
+                return lines
+
+    def step(self) -> list[str]:
+        """Once for each reduction point, before its lanes."""
+        if self.kind == "welford":
+            return [f"{self.name}_2 += 1; const {self.c_type} {self.name}_r = 1 / {self.name}_2;"]
+        return []
+
+    def finish_lanes(self, block: int) -> list[str]:
+        """After the sweep, for rows."""
+        del block
+        return []
+
+
+def accumulator_for(kind: str, name: str, dtype: torch.dtype, *, scan: bool = False) -> Accumulator:
+    """The accumulator of a reduction (or scan) of `kind` over values of `dtype`."""
+    if kind in {"any", "all"}:
+        dtype = torch.bool
+    return Accumulator(kind, name, dtype, "scan" if scan else "reduce")
