@@ -1,3 +1,4 @@
+# ruff: noqa: INP001 - a build script, not a package
 """Builds the optional C extension with setuptools' compiler, inside hatchling or in place for development.
 
 `python packages/inductor/hatch_build.py` leaves `_launch*.so` beside its source. Without a compiler, or with
@@ -25,7 +26,9 @@ def build(root: Path) -> Path:
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
-    extension = Extension(MODULE, [SOURCE], extra_compile_args=["-O2", "-std=gnu11"], libraries=["dl"])
+    extension = Extension(
+        MODULE, [SOURCE], extra_compile_args=["-O2", "-std=gnu11"], libraries=["dl"]
+    )
     command = build_ext(Distribution({"name": "compile-api-inductor", "ext_modules": [extension]}))
     command.build_lib = str(root / "src")
     before = Path.cwd()
@@ -52,7 +55,9 @@ class LauncherBuildHook(BuildHookInterface):
         try:
             library = build(root)
         except Exception as error:  # noqa: BLE001 - whatever the compiler does, the package installs
-            self.app.display_warning(f"the C launcher was not built ({error}); the Python launcher is used")
+            self.app.display_warning(
+                f"the C launcher was not built ({error}); the Python launcher is used"
+            )
             return
         build_data["artifacts"].append("/" + str(library.relative_to(root.resolve())))
         build_data["pure_python"] = False

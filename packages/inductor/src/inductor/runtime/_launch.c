@@ -26,7 +26,8 @@ static struct {
   Status (*get_sizes)(Handle, int64_t **);
   Status (*get_strides)(Handle, int64_t **);
   Status (*get_dim)(Handle, int64_t *);
-  Status (*get_storage_offset)(Handle, int64_t *);
+  Status (*get_dtype)(Handle, int32_t *);
+  Status (*view_dtype)(Handle, int32_t, Handle *);
   Status (*new_handle)(Handle, Handle *);
   Status (*delete_handle)(Handle);
   Status (*empty_strided)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, Handle *);
@@ -44,6 +45,7 @@ static struct {
   Status (*convolution)(Handle, Handle, Handle *, const int64_t *, int64_t, const int64_t *, int64_t, const int64_t *,
                         int64_t, int32_t, const int64_t *, int64_t, int64_t, Handle *);
 } api;
+static PyTypeObject *tensor_type;
 static Py_ssize_t handle_offset = -1;
 static int32_t byte_dtype;
 static int serial_only; /* set in a forked child: the OpenMP pool of the parent does not exist there */
@@ -138,9 +140,17 @@ static Handle view_handle(Frame *f, const int64_t *w, int *fresh) {
     strides[k] = f->r[w[6 + rank + k]];
   }
   if (s->handle) {
-    int64_t base = 0;
-    if (api.get_storage_offset(s->handle, &base) || api.reinterpret(s->handle, rank, sizes, strides, base + offset, &made))
-      return NULL;
+    int32_t dtype;
+    if (api.get_dtype(s->handle, &dtype)) return NULL;
+    if (dtype != (int32_t)w[2]) { /* the same memory read as another type of equal width */
+      Handle other;
+      if (!api.view_dtype || api.view_dtype(s->handle, (int32_t)w[2], &other)) return NULL;
+      Status status = api.reinterpret(other, rank, sizes, strides, offset, &made);
+      api.delete_handle(other);
+      if (status) return NULL;
+    } else if (api.reinterpret(s->handle, rank, sizes, strides, offset, &made)) {
+      return NULL; /* the offset counts from the tensor's own */
+    }
   } else if (api.from_pool(f->arena, (s->data - f->arena_data) + offset * w[3], (int32_t)w[2], rank, sizes, strides, &made)) {
     return NULL;
   }
@@ -191,6 +201,10 @@ static PyObject *build_value(Frame *f, const int64_t **w) {
 
 static int fill_from_object(Frame *f, Slot *s, PyObject *object) {
   void *data;
+  if (!PyObject_TypeCheck(object, tensor_type)) {
+    PyErr_Format(PyExc_TypeError, "a compiled graph was given a %s where it takes a tensor", Py_TYPE(object)->tp_name);
+    return -1;
+  }
   if (api.get_data_ptr(HANDLE_OF(object), &data)) {
     PyErr_SetString(PyExc_RuntimeError, "the data of a tensor can't be reached");
     return -1;
@@ -354,7 +368,11 @@ static int store_outputs(Frame *f, PyObject *result, const int64_t *o, int64_t c
   for (int64_t k = 0; k < count; k++) {
     int64_t rank = o[2];
     if (o[0] >= 0) {
-      PyObject *item = sequence ? PySequence_Fast_GET_ITEM(result, k) : result;
+      PyObject *item = sequence && k < PySequence_Fast_GET_SIZE(result) ? PySequence_Fast_GET_ITEM(result, k) : result;
+      if (!PyObject_TypeCheck(item, tensor_type)) {
+        PyErr_SetString(PyExc_RuntimeError, "an operator returned something else than the tensors it promised");
+        return -1;
+      }
       PyObject *made = conformed(f, item, rank, o + 3);
       Slot *s = &f->slots[o[0]];
       int ok = made != NULL;
@@ -698,7 +716,8 @@ static PyObject *set_up(PyObject *module, PyObject *args) {
   REQUIRE(get_sizes, "aoti_torch_get_sizes")
   REQUIRE(get_strides, "aoti_torch_get_strides")
   REQUIRE(get_dim, "aoti_torch_get_dim")
-  REQUIRE(get_storage_offset, "aoti_torch_get_storage_offset")
+  REQUIRE(get_dtype, "aoti_torch_get_dtype")
+  OPTIONAL(view_dtype, "aoti_torch_cpu_view_dtype");
   REQUIRE(new_handle, "aoti_torch_new_tensor_handle")
   REQUIRE(delete_handle, "aoti_torch_delete_tensor_object")
   REQUIRE(empty_strided, "aoti_torch_empty_strided")
@@ -735,6 +754,7 @@ static PyObject *set_up(PyObject *module, PyObject *args) {
     return NULL;
   }
   handle_offset = offset;
+  Py_XSETREF(tensor_type, (PyTypeObject *)Py_NewRef(Py_TYPE(tensor)));
   int available = (api.mm_out != NULL) << DIRECT_MM | (api.bmm_out != NULL) << DIRECT_BMM |
                   (api.addmm_out != NULL) << DIRECT_ADDMM | (api.baddbmm_out != NULL) << DIRECT_BADDBMM |
                   (api.flash != NULL) << DIRECT_FLASH | (api.convolution != NULL) << DIRECT_CONVOLUTION;

@@ -45,7 +45,11 @@ class CodeCache:
             content = library.read_bytes()
         except (OSError, UnicodeDecodeError):
             return None
-        if not record or hashlib.sha256(content).hexdigest() != record[0] or kernel not in record[1:]:
+        if (
+            not record
+            or hashlib.sha256(content).hexdigest() != record[0]
+            or kernel not in record[1:]
+        ):
             self.discard(key)
             return None
         return library
@@ -94,7 +98,10 @@ class CodeCache:
     def sweep(self) -> None:
         """Delete the oldest entries until the directory is below three quarters of its limit."""
         try:
-            entries = [(item.stat().st_mtime, item.stat().st_size, item) for item in self.directory.glob("*.so")]
+            entries = [
+                (item.stat().st_mtime, item.stat().st_size, item)
+                for item in self.directory.glob("*.so")
+            ]
         except OSError:
             return
         total = sum(size for _, size, _ in entries)
@@ -123,7 +130,10 @@ def open_cache(directory: Path | None, limit: int) -> CodeCache:
             with tempfile.TemporaryFile(dir=path):
                 pass
         except OSError as error:
-            _LOG.warning("kernels are not kept beyond this process: the cache directory can't be used (%s)", error)
+            _LOG.warning(
+                "kernels are not kept beyond this process: the cache directory can't be used (%s)",
+                error,
+            )
         else:
             return CodeCache(path, persistent=True, limit=limit)
     temporary = tempfile.TemporaryDirectory(prefix="compile-api-")  # lives as long as the process

@@ -93,6 +93,5 @@ def find_compiler(name: str | None) -> Compiler:
             path = Path(found).resolve() if Path(found).exists() else Path(found)
             status = path.stat()
             # The resolved file tells the version; the found name is what runs (a wrapper may look at its own name).
-            compiler = _describe(str(Path(found).absolute()), status.st_mtime_ns, status.st_size)
-            return compiler
+            return _describe(str(Path(found).absolute()), status.st_mtime_ns, status.st_size)
     raise CompilerMissingError(name)

@@ -1,7 +1,7 @@
 """From kernel texts to function pointers.
 
-Comes in: `KernelSource`s (canonical text whose function is named by its hash) and `BuildSettings`. Goes out: the address
-of each kernel. Kernels known to this process or to the cache are not compiled again; the rest goes into translation
+Comes in: `KernelSource`s (canonical text whose function is named by its hash) and `BuildSettings`. Goes out: the
+address of each kernel. Kernels known to this process or to the cache are not compiled again; the rest goes into translation
 units that are compiled side by side. Invariant: after a `BuildError` nothing is half loaded, and the same set of kernels
 may be asked for again.
 """
@@ -16,18 +16,22 @@ import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import filelock
 
 from inductor.runtime.code_cache import CodeCache, open_cache
 from inductor.runtime.compiler import Compiler, find_compiler
 from inductor.runtime.errors import BuildError, CompilerFailedError
-from inductor.runtime.settings import BuildSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from inductor.runtime.settings import BuildSettings
 
 __all__ = ["KernelLibrary", "KernelSource", "library_for", "prelude"]
 
@@ -35,7 +39,9 @@ __all__ = ["KernelLibrary", "KernelSource", "library_for", "prelude"]
 @lru_cache(maxsize=1)
 def prelude() -> str:
     """The text that stands before the kernels of every translation unit."""
-    return (Path(__file__).parent.parent / "codegen" / "cpp" / "prelude.h").read_text(encoding="utf-8")
+    return (Path(__file__).parent.parent / "codegen" / "cpp" / "prelude.h").read_text(
+        encoding="utf-8"
+    )
 
 
 @lru_cache(maxsize=1)
@@ -60,7 +66,8 @@ class KernelSource:
 def _unit_text(kernels: Sequence[tuple[str, KernelSource]]) -> str:
     parts = [prelude()]
     parts.extend(
-        f"#define KERNEL k_{name}\n#define KERNEL_BODY b_{name}\n{kernel.text}\n#undef KERNEL\n#undef KERNEL_BODY" for name, kernel in kernels
+        f"#define KERNEL k_{name}\n#define KERNEL_BODY b_{name}\n{kernel.text}\n#undef KERNEL\n#undef KERNEL_BODY"
+        for name, kernel in kernels
     )
     return "\n".join(parts) + "\n"
 
@@ -131,7 +138,11 @@ class KernelLibrary:
         compiler = self.compiler
         names = [kernel.hash(compiler) for kernel in kernels]
         with self._lock:
-            missing = {name: kernel for name, kernel in zip(names, kernels, strict=True) if name not in self._addresses}
+            missing = {
+                name: kernel
+                for name, kernel in zip(names, kernels, strict=True)
+                if name not in self._addresses
+            }
             if missing:
                 self._provide(missing, compiler)
             return tuple(self._addresses[name] for name in names)
@@ -156,9 +167,13 @@ class KernelLibrary:
         for unit, library in zip(units, built, strict=True):
             names = [name for name, _ in unit]
             if not self._load(library, names):
-                raise BuildError(f"{library} was compiled but can't be loaded; the graph runs with torch's operators")
+                raise BuildError(
+                    f"{library} was compiled but can't be loaded; the graph runs with torch's operators"
+                )
 
-    def _split(self, kernels: list[tuple[str, KernelSource]]) -> list[list[tuple[str, KernelSource]]]:
+    def _split(
+        self, kernels: list[tuple[str, KernelSource]]
+    ) -> list[list[tuple[str, KernelSource]]]:
         """Units of about equal text length, as many as can be compiled at once or as the size limit asks."""
         per_unit, jobs = self._settings.kernels_per_unit, self._settings.parallel_jobs
         count = max(min(jobs, (len(kernels) + 2) // 3), (len(kernels) + per_unit - 1) // per_unit)
@@ -170,10 +185,12 @@ class KernelLibrary:
             load[lightest] += len(kernel[1].text) + 500
         return [unit for unit in units if unit]
 
-    def _build(self, cache: CodeCache, compiler: Compiler, unit: list[tuple[str, KernelSource]]) -> Path:
+    def _build(
+        self, cache: CodeCache, compiler: Compiler, unit: list[tuple[str, KernelSource]]
+    ) -> Path:
         text = _unit_text(unit)
         names = [name for name, _ in unit]
-        key = hashlib.sha256("\0".join((compiler.identity, text)).encode()).hexdigest()[:32]
+        key = hashlib.sha256(f"{compiler.identity}\0{text}".encode()).hexdigest()[:32]
         with self._guard(cache, key):
             found = cache.find(names[0])
             if found is not None and found.stem == key:
@@ -189,7 +206,9 @@ class KernelLibrary:
                 _run(compiler.command(str(source), str(target)), self._settings.timeout, scratch)
                 return cache.publish(key, target, names)
             except OSError as error:
-                raise BuildError(f"compiled kernels can't be written to {scratch}: {error}") from error
+                raise BuildError(
+                    f"compiled kernels can't be written to {scratch}: {error}"
+                ) from error
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)
 
@@ -212,7 +231,8 @@ class KernelLibrary:
             if handle is None:
                 handle = ctypes.CDLL(key)
             found = {
-                name: ctypes.cast(getattr(handle, f"k_{name}"), ctypes.c_void_p).value or 0 for name in names
+                name: ctypes.cast(getattr(handle, f"k_{name}"), ctypes.c_void_p).value or 0
+                for name in names
             }
         except (OSError, AttributeError):
             return False

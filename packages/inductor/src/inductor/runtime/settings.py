@@ -7,11 +7,14 @@ function of the runtime takes as an argument. Invariant: nothing else in the run
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import platformdirs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["BuildSettings"]
 

@@ -21,7 +21,7 @@ from inductor.codegen.cpp.types import C_TYPES, Value, storage_type
 from inductor.ir import constant_value
 from inductor.ir.index import inner_symbols, outer_symbols
 from inductor.ir.operations import HALF_DTYPES, Indirect
-from primtorch.symbolic import Expression, Symbol, free_symbols
+from primtorch.symbolic import Symbol, free_symbols
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,9 @@ _RANDOM = frozenset({"philox_uniform", "philox_normal", "philox_bits"})
 _SEQUENTIAL = frozenset({"argmax", "argmin", "welford_combine"})
 _STACK_BYTES = 1 << 17
 _CHUNK = 1024
-_ATOMIC = frozenset({torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16})
+_ATOMIC = frozenset(
+    {torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,9 @@ class _KernelPrinter:
         for position, symbol in enumerate(self.inner):
             self.names[symbol] = f"r{position}"
         sizes = [size for size in kernel.sizes if isinstance(size, Symbol)]
-        self.parameters = [f"const i64 n{position} = s[{position}];" for position in range(len(sizes))]
+        self.parameters = [
+            f"const i64 n{position} = s[{position}];" for position in range(len(sizes))
+        ]
         for position, symbol in enumerate(sizes):
             self.names[symbol] = f"n{position}"
         self.index = IndexPrinter(self.names)
@@ -102,7 +106,8 @@ class _KernelPrinter:
             op.name == "store" and op.attribute == "add" for op in self.operations.values()
         )
         if any(
-            op.name == "store" and op.attribute == "add" and op.dtype not in _ATOMIC for op in self.operations.values()
+            op.name == "store" and op.attribute == "add" and op.dtype not in _ATOMIC
+            for op in self.operations.values()
         ):
             self.parallel, self.atomic = 0, False
         self.lane: str | None = None
@@ -133,8 +138,13 @@ class _KernelPrinter:
         lifted: dict[int, str] = {}
         base = sizes + len(self.kernel.scalars)
         for position, operation in self.operations.items():
-            if operation.name == "constant" and position in readers and all(
-                self.operations[reader].name in _RANDOM and place == 1 for reader, place in readers[position]
+            if (
+                operation.name == "constant"
+                and position in readers
+                and all(
+                    self.operations[reader].name in _RANDOM and place == 1
+                    for reader, place in readers[position]
+                )
             ):
                 name = f"k{len(self.literals)}"
                 self.parameters.append(f"const i64 {name} = s[{base + len(self.literals)}];")
@@ -143,7 +153,11 @@ class _KernelPrinter:
         for k, (name, dtype) in enumerate(self.kernel.scalars):
             del name
             word = f"s[{sizes + k}]"
-            text = f"__builtin_bit_cast(f64, {word})" if dtype.is_floating_point else f"({C_TYPES[dtype]}){word}"
+            text = (
+                f"__builtin_bit_cast(f64, {word})"
+                if dtype.is_floating_point
+                else f"({C_TYPES[dtype]}){word}"
+            )
             self.parameters.append(f"const {C_TYPES[dtype]} a{k} = ({C_TYPES[dtype]}){text};")
         return lifted
 
@@ -182,7 +196,9 @@ class _KernelPrinter:
             if lifted is not None:
                 self.values[position] = Value(lifted, dtype)
             else:
-                self.values[position] = self.ops.constant(constant_value(str(operation.attribute)), dtype)
+                self.values[position] = self.ops.constant(
+                    constant_value(str(operation.attribute)), dtype
+                )
             return
         if name in SCALAR_EXPRESSIONS:
             self._scalar(position, operation, values)
@@ -204,7 +220,8 @@ class _KernelPrinter:
                 source = operation.operands[0]
                 lane = "[j]" if self.column else ""
                 part = int(cast("int", operation.attribute))
-                text = f"a{source}_{part}{'' if part == 2 and self.column else lane}"
+                shared = self.column and self.operations[source].attribute == "welford"
+                text = f"g{source}_{part}{'' if part == 2 and shared else lane}"
                 self._define(position, f"({C_TYPES[dtype]}){text}", dtype)
             case _:
                 raise AssertionError(f"{name} stands outside of a sweep")
@@ -253,7 +270,11 @@ class _KernelPrinter:
             elif storage is torch.bool:
                 statement = f"{address} = {address} || {value};"
             else:
-                sign = f"{address} = {address} + {value};" if storage.is_complex else f"{address} += {value};"
+                sign = (
+                    f"{address} = {address} + {value};"
+                    if storage.is_complex
+                    else f"{address} += {value};"
+                )
                 statement = f'_Pragma("omp atomic") {sign}' if self.atomic else sign
         elif half:
             statement = f"{address} = ci_to_{storage_type(storage)}({value});"
@@ -289,7 +310,9 @@ class _KernelPrinter:
         operation = self.operations[position]
         if operation.name in _PINNED:
             return False
-        return not (operation.name == "load" and operation.buffer in self.written | self.locals.keys())
+        return not (
+            operation.name == "load" and operation.buffer in self.written | self.locals.keys()
+        )
 
     def split(self, positions: list[int], variable: Symbol) -> tuple[list[int], list[int]]:
         """Operations that can stand before the loop over `variable`, and those that must stand in it."""
@@ -315,15 +338,26 @@ class _KernelPrinter:
             operation = self.operations[position]
             if operation.name == "store":
                 assert operation.index is not None
-                indirect = any(variable in self.depends[operand] for operand in operation.operands[1:])
+                indirect = any(
+                    variable in self.depends[operand] for operand in operation.operands[1:]
+                )
                 moves = variable in free_symbols(operation.index)
                 if operation.attribute == "add" and (self.atomic or indirect or not moves):
                     return False
-                if not moves and not indirect and not operation.masked and operation.buffer not in self.locals:
+                if (
+                    not moves
+                    and not indirect
+                    and not operation.masked
+                    and operation.buffer not in self.locals
+                ):
                     return False
             if operation.name == "scan" and not self.column:
                 return False
-            if operation.name == "reduce" and operation.attribute in _SEQUENTIAL and not self.column:
+            if (
+                operation.name == "reduce"
+                and operation.attribute in _SEQUENTIAL
+                and not self.column
+            ):
                 return False
             if operation.dtype.is_complex and operation.name == "reduce":
                 return False
@@ -368,9 +402,13 @@ class _KernelPrinter:
             kind, name = self._memory_type(local.dtype), self.locals[local.name]
             if self._on_heap(local.dtype, local.length):
                 length = f"{self.index(local.length)} * {width}"
-                self.line(f"{kind} *const {name} = ({kind} *)__builtin_malloc(sizeof({kind}) * ({length}) + 64);")
+                self.line(
+                    f"{kind} *const {name} = ({kind} *)__builtin_malloc(sizeof({kind}) * ({length}) + 64);"
+                )
             else:
-                self.line(f"{kind} {name}[{cast('int', local.length) * width}] __attribute__((aligned(64)));")
+                self.line(
+                    f"{kind} {name}[{cast('int', local.length) * width}] __attribute__((aligned(64)));"
+                )
 
     def _memory_type(self, dtype: torch.dtype) -> str:
         if dtype in HALF_DTYPES:
@@ -443,12 +481,17 @@ class _KernelPrinter:
 
     def _rows_allocation(self) -> list[str]:
         count = len(self.accumulates)
-        lines = [f"  const i64 length = {self._row_length()};", f"  char *rows[threads * {count} + 1];"]
+        lines = [
+            f"  const i64 length = {self._row_length()};",
+            f"  char *rows[threads * {count} + 1];",
+        ]
         lines.append("  for (i64 t = 0; t < threads; t++) {")
         for k, position in enumerate(self.accumulates):
             accumulator = self._accumulator(position)
             kind = C_TYPES[accumulator.dtype]
-            lines.append(f"    {kind} *const w{k} = ({kind} *)__builtin_malloc(length * sizeof({kind}) + 64);")
+            lines.append(
+                f"    {kind} *const w{k} = ({kind} *)__builtin_malloc(length * sizeof({kind}) + 64);"
+            )
             lines.append(f"    for (i64 k = 0; k < length; k++) w{k}[k] = {accumulator.identity};")
             lines.append(f"    rows[t * {count} + {k}] = (char *)w{k};")
         lines.append("  }")
@@ -466,7 +509,9 @@ class _KernelPrinter:
             storage = self._memory_type(self.storage[operation.buffer])
             pointer = f"(({storage} *)p[{self.pointers[operation.buffer][1:]}])"
             for depth, extent in enumerate(self.kernel.body.reduction_ranges):
-                lines.append(f"  for (i64 r{depth} = 0; r{depth} < {self.index(extent)}; r{depth}++)")
+                lines.append(
+                    f"  for (i64 r{depth} = 0; r{depth} < {self.index(extent)}; r{depth}++)"
+                )
             lines.append("  {")
             linear = self._linear_inner()
             lines.append(f"    {kind} total = (({kind} *)rows[{k}])[{linear}];")
@@ -507,7 +552,9 @@ class _KernelPrinter:
             opened += 1
             rest = "t"
             for k in range(collapsed - 1, 0, -1):
-                self.line(f"const i64 {names[k]} = {rest} % {extents[k]}, t{k} = {rest} / {extents[k]};")
+                self.line(
+                    f"const i64 {names[k]} = {rest} % {extents[k]}, t{k} = {rest} / {extents[k]};"
+                )
                 rest = f"t{k}"
             self.line(f"const i64 {names[0]} = {rest};")
         for k in range(collapsed, stop):
@@ -535,7 +582,9 @@ class _KernelPrinter:
             for position in before:
                 self.emit(position)
             if vector is not None and self.may_vectorise(within, last):
-                self.line("#pragma omp simd" + (" reduction(|:bad)" if self._checked(within) else ""))
+                self.line(
+                    "#pragma omp simd" + (" reduction(|:bad)" if self._checked(within) else "")
+                )
             name, extent = f"i{count - 1}", self.index(body.ranges[-1])
             start, stop = ("begin", "end") if own else ("0", extent)
             with self.block_of(f"for (i64 {name} = {start}; {name} < {stop}; {name}++)"):
@@ -570,7 +619,11 @@ class _KernelPrinter:
             # operations that depend on none of the loops from here inward
             before, hoisted = self.split_many(hoisted, self.inner[self.inner.index(variable) :])
             plan.append(before)
-        reductions = {p: self._reduction(p) for p in positions if self.operations[p].name in {"reduce", "scan"}}
+        reductions = {
+            p: self._reduction(p)
+            for p in positions
+            if self.operations[p].name in {"reduce", "scan"}
+        }
         for accumulator in reductions.values():
             for text in accumulator.declare():
                 self.line(text)
@@ -592,7 +645,9 @@ class _KernelPrinter:
                     self.line(text)
                 self.values[position] = Value(accumulator.result, self.operations[position].dtype)
 
-    def split_many(self, positions: list[int], variables: tuple[Symbol, ...]) -> tuple[list[int], list[int]]:
+    def split_many(
+        self, positions: list[int], variables: tuple[Symbol, ...]
+    ) -> tuple[list[int], list[int]]:
         """As `split`, for several loops at once."""
         before: list[int] = []
         within: list[int] = []
@@ -615,7 +670,7 @@ class _KernelPrinter:
         dtype = self.operations[operation.operands[0]].dtype
         kind = str(operation.attribute)
         dtype = operation.dtype if kind in {"sum", "prod", "any", "all"} else dtype
-        return accumulator_for(kind, f"a{position}", dtype, scan=operation.name == "scan")
+        return accumulator_for(kind, f"g{position}", dtype, scan=operation.name == "scan")
 
     def _innermost(
         self,
@@ -641,7 +696,9 @@ class _KernelPrinter:
             self.line(f"for (i64 c = 0; c < {text}; c += {size}l) {{")
             self.depth += 1
             whole = isinstance(extent, int) and extent % size == 0
-            self.line(f"const i64 m = {f'{size}l' if whole else f'ci_minimum<i64>({size}l, {text} - c)'};")
+            self.line(
+                f"const i64 m = {f'{size}l' if whole else f'ci_minimum<i64>({size}l, {text} - c)'};"
+            )
             for position, accumulator in reductions.items():
                 partial[position] = accumulator.partial()
                 for declaration in partial[position].declare_chunk(size):
@@ -651,7 +708,11 @@ class _KernelPrinter:
             clauses.extend(accumulator.clauses())
         if simd:
             self.line(" ".join(["#pragma omp simd", *clauses]))
-        head = f"for (i64 j = 0; j < m; j++)" if chunked else f"for (i64 {name} = 0; {name} < {text}; {name}++)"
+        head = (
+            "for (i64 j = 0; j < m; j++)"
+            if chunked
+            else f"for (i64 {name} = 0; {name} < {text}; {name}++)"
+        )
         with self.block_of(head):
             if chunked:
                 self.line(f"const i64 {name} = c + j;")
@@ -664,7 +725,9 @@ class _KernelPrinter:
             self.depth -= 1
             self.line("}")
 
-    def _inner_operation(self, position: int, reductions: dict[int, Accumulator], lane: str) -> None:
+    def _inner_operation(
+        self, position: int, reductions: dict[int, Accumulator], lane: str
+    ) -> None:
         """One operation of a sweep, at a reduction point."""
         operation = self.operations[position]
         if position in reductions:
@@ -677,7 +740,9 @@ class _KernelPrinter:
             return
         if operation.name == "accumulate":
             row = f"w{position}[{self._linear_inner()}]"
-            combined = self._accumulator(position).combine(row, self.values[operation.operands[0]].text)
+            combined = self._accumulator(position).combine(
+                row, self.values[operation.operands[0]].text
+            )
             self.line(f"{row} = {combined};")
             return
         self.emit(position)
@@ -690,11 +755,17 @@ class _KernelPrinter:
         crossing = self._crossing()
         with self._outer_loops(count):
             whole = isinstance(extent, int) and extent % self.block == 0
-            width = f"{self.block}l" if whole else f"ci_minimum<i64>({self.block}l, {self.index(extent)} - ib * {self.block}l)"
+            width = (
+                f"{self.block}l"
+                if whole
+                else f"ci_minimum<i64>({self.block}l, {self.index(extent)} - ib * {self.block}l)"
+            )
             self.line(f"const i64 m = {width};")
             for position in crossing:
                 dtype = self.operations[position].dtype
-                self.line(f"{C_TYPES[dtype]} y{position}[{self.block}] __attribute__((aligned(64)));")
+                self.line(
+                    f"{C_TYPES[dtype]} y{position}[{self.block}] __attribute__((aligned(64)));"
+                )
             for stage in body.stages:
                 positions = list(range(stage.start, stage.start + len(stage.operations)))
                 if stage.level == "outer":
@@ -714,22 +785,32 @@ class _KernelPrinter:
                         found.add(operand)
         return sorted(found)
 
-    def _lanes(self, positions: list[int], reductions: dict[int, Accumulator], crossing: list[int]) -> None:
+    def _lanes(
+        self, positions: list[int], reductions: dict[int, Accumulator], crossing: list[int]
+    ) -> None:
         """The loop over the lanes of a block."""
         variable = self.outer[-1]
         simd = self.may_vectorise(positions, variable) and not any(
             self.operations[p].name == "accumulate" for p in positions
         )
         if simd:
-            self.line("#pragma omp simd" + (" reduction(|:bad)" if self._checked(positions) else ""))
+            self.line(
+                "#pragma omp simd" + (" reduction(|:bad)" if self._checked(positions) else "")
+            )
         first = positions[0] if positions else 0
         kept = set(crossing)
         with self.block_of("for (i64 j = 0; j < m; j++)"):
             self.line(f"const i64 {self.names[variable]} = ib * {self.block}l + j;")
             for position in positions:
                 for operand in self.operations[position].operands:
-                    if operand in kept and operand < first and self.values[operand].text != f"y{operand}[j]":
-                        self.values[operand] = Value(f"y{operand}[j]", self.operations[operand].dtype)
+                    if (
+                        operand in kept
+                        and operand < first
+                        and self.values[operand].text != f"y{operand}[j]"
+                    ):
+                        self.values[operand] = Value(
+                            f"y{operand}[j]", self.operations[operand].dtype
+                        )
                 self._inner_operation(position, reductions, lane="[j]")
                 if position in kept:
                     self.line(f"y{position}[j] = {self.values[position].text};")
@@ -739,7 +820,11 @@ class _KernelPrinter:
 
     def _column_sweep(self, positions: list[int], crossing: list[int]) -> None:
         ranges = self.kernel.body.reduction_ranges
-        reductions = {p: self._reduction(p) for p in positions if self.operations[p].name in {"reduce", "scan"}}
+        reductions = {
+            p: self._reduction(p)
+            for p in positions
+            if self.operations[p].name in {"reduce", "scan"}
+        }
         for accumulator in reductions.values():
             for text in accumulator.declare_lanes(self.block):
                 self.line(text)
@@ -760,6 +845,6 @@ class _KernelPrinter:
             if accumulator.operation == "reduce":
                 for text in accumulator.finish_lanes(self.block):
                     self.line(text)
-                self.values[position] = Value(f"{accumulator.result}[j]", self.operations[position].dtype)
-
-
+                self.values[position] = Value(
+                    f"{accumulator.result}[j]", self.operations[position].dtype
+                )

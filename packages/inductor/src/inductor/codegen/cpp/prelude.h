@@ -457,7 +457,7 @@ CI f64 ci_erfinv(f64 y) {
   for (int step = 0; step < 4; step++) {
     // beyond 0.5 the residual comes from erfc, which keeps its digits near 1
     f64 residual = a < 0.5 ? __builtin_erf(x) - y
-                           : __builtin_copysign((1.0 - a) - __builtin_erfc(__builtin_fabs(x)), y);
+                           : ((1.0 - a) - __builtin_erfc(__builtin_fabs(x))) * (y < 0.0 ? -1.0 : 1.0);
     f64 u = residual / (1.1283791670955126 * __builtin_exp(-x * x));
     x -= u / (1.0 + x * u);
   }

@@ -14,7 +14,12 @@ from inductor.codegen.cpp.types import C_TYPES, literal
 
 __all__ = ["Accumulator", "accumulator_for"]
 
-_INFINITE = {"max": float("-inf"), "min": float("inf"), "argmax": float("-inf"), "argmin": float("inf")}
+_INFINITE = {
+    "max": float("-inf"),
+    "min": float("inf"),
+    "argmax": float("-inf"),
+    "argmin": float("inf"),
+}
 
 
 def _extreme(kind: str, dtype: torch.dtype) -> str:
@@ -71,9 +76,17 @@ class Accumulator:
         """Two partial results as one."""
         match self.kind:
             case "sum":
-                return f"({left} || {right})" if self.dtype is torch.bool else f"({self.c_type})({left} + {right})"
+                return (
+                    f"({left} || {right})"
+                    if self.dtype is torch.bool
+                    else f"({self.c_type})({left} + {right})"
+                )
             case "prod":
-                return f"({left} && {right})" if self.dtype is torch.bool else f"({self.c_type})({left} * {right})"
+                return (
+                    f"({left} && {right})"
+                    if self.dtype is torch.bool
+                    else f"({self.c_type})({left} * {right})"
+                )
             case "any":
                 return f"(bool)({left} | ({right} != 0))"
             case "all":
@@ -90,7 +103,11 @@ class Accumulator:
     @property
     def _flagged(self) -> bool:
         """A float maximum runs as a plain comparison beside a flag for NaN, which vectorises."""
-        return self.kind in {"max", "min"} and self.dtype.is_floating_point and self.operation == "reduce"
+        return (
+            self.kind in {"max", "min"}
+            and self.dtype.is_floating_point
+            and self.operation == "reduce"
+        )
 
     # ---- one outer point
     def declare(self) -> list[str]:
@@ -148,8 +165,12 @@ class Accumulator:
                 return [f"{self.name}_b &= (u32)({value} != 0);"]
             case "max" | "min" if self._flagged and not lane:
                 sign = ">" if self.kind == "max" else "<"
-                return [f"{name} = {value} {sign} {name} ? {value} : {name}; {name}_n |= (u32)({value} != {value});"]
-            case "max" | "min" if not lane and self.operation == "reduce" and self.dtype is not torch.bool:
+                return [
+                    f"{name} = {value} {sign} {name} ? {value} : {name}; {name}_n |= (u32)({value} != {value});"
+                ]
+            case "max" | "min" if (
+                not lane and self.operation == "reduce" and self.dtype is not torch.bool
+            ):
                 sign = ">" if self.kind == "max" else "<"
                 return [f"{name} = {value} {sign} {name} ? {value} : {name};"]
             case "sum" if self.dtype is not torch.bool and not self.dtype.is_complex:
@@ -162,7 +183,9 @@ class Accumulator:
         best, index, found = f"{self.name}{lane}", f"{self.name}_i{lane}", f"{self.name}_f{lane}"
         better = f"!{found} || {value} {sign} {best}"
         if self.dtype.is_floating_point:
-            better = f"!{found} || {value} {sign} {best} || ({value} != {value} && {best} == {best})"
+            better = (
+                f"!{found} || {value} {sign} {best} || ({value} != {value} && {best} == {best})"
+            )
         choose = f"const bool {self.name}_c = {better};"
         return [
             f"{choose} {best} = {self.name}_c ? {value} : {best}; {index} = {self.name}_c ? {linear} : {index}; "
@@ -195,7 +218,9 @@ class Accumulator:
         """Variables before a chunk of at most `size` points."""
         match self.kind:
             case "welford":
-                return [f"{self.c_type} {self.name}_s = 0, {self.name}_t[{size}] __attribute__((aligned(64)));"]
+                return [
+                    f"{self.c_type} {self.name}_s = 0, {self.name}_t[{size}] __attribute__((aligned(64)));"
+                ]
             case "sum":
                 return [f"{self.c_type} {self.name} = {self.identity};"]
             case _:
@@ -224,17 +249,27 @@ class Accumulator:
         fill = f"for (i64 j = 0; j < {block}; j++)"
         match self.kind:
             case "welford":
-                lines = [f"{self.c_type} {self.name}_0[{block}] {align}, {self.name}_1[{block}] {align};"]
+                lines = [
+                    f"{self.c_type} {self.name}_0[{block}] {align}, {self.name}_1[{block}] {align};"
+                ]
                 lines.append(f"{fill} {self.name}_0[j] = {self.name}_1[j] = 0;")
                 lines.append(f"{self.c_type} {self.name}_2 = 0;")
                 return lines
             case "welford_combine":
                 names = ", ".join(f"{self.name}_{k}[{block}] {align}" for k in range(3))
-                return [f"{self.c_type} {names};", f"{fill} {self.name}_0[j] = {self.name}_1[j] = {self.name}_2[j] = 0;"]
+                return [
+                    f"{self.c_type} {names};",
+                    f"{fill} {self.name}_0[j] = {self.name}_1[j] = {self.name}_2[j] = 0;",
+                ]
             case _:
-                lines = [f"{self.c_type} {self.name}[{block}] {align};", f"{fill} {self.name}[j] = {self.identity};"]
+                lines = [
+                    f"{self.c_type} {self.name}[{block}] {align};",
+                    f"{fill} {self.name}[j] = {self.identity};",
+                ]
                 if self.kind in {"argmax", "argmin"}:
-                    lines.append(f"i64 {self.name}_i[{block}] {align}; bool {self.name}_f[{block}];")
+                    lines.append(
+                        f"i64 {self.name}_i[{block}] {align}; bool {self.name}_f[{block}];"
+                    )
                     lines.append(f"{fill} {{ {self.name}_i[j] = 0; {self.name}_f[j] = false; }}")
                 return lines
 

@@ -53,7 +53,7 @@ def storage_type(dtype: torch.dtype) -> str:
 def _float(value: float, dtype: torch.dtype) -> str:
     suffix = "f" if dtype is torch.float32 else ""
     if math.isnan(value):
-        return f"__builtin_nan{suffix}(\"\")"
+        return f'__builtin_nan{suffix}("")'
     if suffix and math.isfinite(value):
         try:
             value = struct.unpack("f", struct.pack("f", value))[0]

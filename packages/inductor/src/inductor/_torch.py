@@ -1,0 +1,35 @@
+"""The private parts of torch that inductor cannot do without, each with a test per supported version.
+
+Comes in: nothing. Goes out: where torch's libraries lie, the C ABI's codes of dtypes, autograd's guard state.
+Invariant: no other module of this package touches a name of torch that is not public.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+__all__ = ["dtype_code", "library_paths"]
+
+
+@lru_cache(maxsize=1)
+def library_paths() -> tuple[str, str]:
+    """Paths of libtorch_cpu and libtorch_python, as they were loaded."""
+    directory = Path(torch.__file__).parent / "lib"
+    return str(directory / "libtorch_cpu.so"), str(directory / "libtorch_python.so")
+
+
+@lru_cache(maxsize=64)
+def dtype_code(dtype: torch.dtype) -> int:
+    """The number by which the C ABI knows `dtype`.
+
+    Raises:
+        AttributeError: if this torch has no such dtype.
+    """
+    library = ctypes.CDLL(library_paths()[0])
+    function = getattr(library, "aoti_torch_dtype_" + str(dtype).removeprefix("torch."))
+    function.restype = ctypes.c_int32
+    return int(function())

@@ -1,0 +1,428 @@
+"""From a scheduled program to the callable that runs it.
+
+Comes in: `inductor.ir.Program` and the FX graph it was made from. Goes out: a boxed callable: the C launcher with the
+program as data, its Python twin where the extension is missing, torch's own operators where no compiler works (one
+warning says so). Invariant: all three give what the graph says; what differs is speed.
+"""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Protocol
+
+from inductor._torch import dtype_code
+from inductor.codegen.cpp import CppKernel, kernel_source
+from inductor.codegen.direct import direct_call
+from inductor.ir import Kernel, OperatorCall, View
+from inductor.runtime.cpp_build import KernelSource, library_for
+from inductor.runtime.errors import BuildError
+from inductor.runtime.launch import Opcode, Result, ValueKind, conform, native_launcher
+from inductor.runtime.reference import ReferenceCallable
+from primtorch.symbolic import Expression, Symbol, map_expression
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch.fx import GraphModule
+
+    from inductor.ir import GraphInput, Program, Size
+    from inductor.runtime.launch import NativeLauncher
+    from inductor.runtime.settings import BuildSettings
+
+__all__ = ["BoxedCallable", "BuiltKernel", "compile_program", "kernel_texts", "schedule_kernels"]
+
+_LOG = logging.getLogger("inductor")
+_THREAD_WORK = (
+    1 << 17
+)  # weighted scalar operations that are worth a second thread (some 30 microseconds)
+
+
+class BoxedCallable(Protocol):
+    """What a compiled graph is: takes and empties a list, returns a tuple."""
+
+    def __call__(self, inputs: list[Any], /) -> tuple[Any, ...]:
+        """Run the graph; empties `inputs`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltKernel:
+    """A kernel of the schedule with its printed text and its address."""
+
+    kernel: Kernel
+    source: CppKernel
+    address: int
+
+
+def schedule_kernels(program: Program) -> tuple[Kernel, ...]:
+    """The kernels of a program in order of execution."""
+    return tuple(step for step in program.schedule.steps if isinstance(step, Kernel))
+
+
+def kernel_texts(program: Program) -> dict[str, str]:
+    """The C++ of each kernel by its name, for people to read."""
+    return {kernel.name: kernel_source(kernel).text for kernel in schedule_kernels(program)}
+
+
+@lru_cache(maxsize=64)
+def _warn_once(text: str) -> None:
+    _LOG.warning("%s", text)
+
+
+def compile_program(program: Program, graph: GraphModule, settings: BuildSettings) -> BoxedCallable:
+    """The callable for `program`, which was lowered from `graph`."""
+    reference = ReferenceCallable(graph)
+    try:
+        built = build_kernels(program, settings)
+    except BuildError as error:
+        _warn_once(str(error))
+        return reference
+    native = native_launcher()
+    if native is None:
+        from inductor.codegen.program_python import (
+            PythonLauncher,
+        )  # only where the extension is missing
+
+        return PythonLauncher(program, built, reference)
+    return _Encoder(program, built, native).launcher(reference)
+
+
+def build_kernels(program: Program, settings: BuildSettings) -> dict[str, BuiltKernel]:
+    """Print and compile all kernels of `program`.
+
+    Raises:
+        BuildError: if the compiler is missing or fails.
+    """
+    kernels = schedule_kernels(program)
+    sources = [kernel_source(kernel) for kernel in kernels]
+    addresses = library_for(settings).addresses([KernelSource(source.text) for source in sources])
+    return {
+        kernel.name: BuiltKernel(kernel, source, address)
+        for kernel, source, address in zip(kernels, sources, addresses, strict=True)
+    }
+
+
+class _Registers:
+    """The program's integers: constants in the initial image, sizes computed by instructions."""
+
+    def __init__(self, code: list[int]) -> None:
+        self.initial: list[int] = []
+        self._code = code
+        self._constants: dict[int, int] = {}
+        self._expressions: dict[Expression, int] = {}
+
+    def fresh(self, value: int = 0) -> int:
+        """A new register that starts as `value`."""
+        self.initial.append(value)
+        return len(self.initial) - 1
+
+    def bind(self, symbol: Expression, register: int) -> None:
+        """Say where a size symbol's value is."""
+        self._expressions[symbol] = register
+
+    def __call__(self, value: Size | bool) -> int:
+        """The register that holds `value`."""
+        if isinstance(value, Expression):
+            register = self._expressions.get(value)
+            if register is None:
+                register = self._expressions[value] = map_expression(value, self)
+            return register
+        return self.integer(int(value))
+
+    def float(self, value: float) -> int:
+        """The register that holds a double's bits."""
+        return self.integer(array("q", array("d", [value]).tobytes())[0])
+
+    # ---- the visitor that computes an expression
+    def integer(self, value: int) -> int:
+        """A constant's register."""
+        register = self._constants.get(value)
+        if register is None:
+            register = self._constants[value] = self.fresh(value)
+        return register
+
+    def symbol(self, symbol: Symbol) -> int:
+        """A symbol that no input binds is a fault of the lowering."""
+        raise AssertionError(f"size {symbol.name} is bound by no input of the graph")
+
+    def _binary(self, opcode: Opcode, left: int, right: int) -> int:
+        target = self.fresh()
+        self._code += [opcode, target, left, right]
+        return target
+
+    def sum(self, constant: int, terms: tuple[tuple[Expression, int], ...]) -> int:
+        """Additions of products with coefficients."""
+        total: int | None = self.integer(constant) if constant else None
+        for term, count in terms:
+            part = self(term)
+            if count != 1:
+                part = self._binary(Opcode.MULTIPLY, part, self.integer(count))
+            total = part if total is None else self._binary(Opcode.ADD, total, part)
+        return self.integer(0) if total is None else total
+
+    def product(self, factors: tuple[Expression, ...]) -> int:
+        """Multiplications."""
+        return self._chain(Opcode.MULTIPLY, factors)
+
+    def floor_div(self, dividend: Size, divisor: Size) -> int:
+        """Division rounded down."""
+        return self._binary(Opcode.FLOOR_DIVIDE, self(dividend), self(divisor))
+
+    def modulo(self, dividend: Size, divisor: Size) -> int:
+        """The remainder with the divisor's sign."""
+        return self._binary(Opcode.MODULO, self(dividend), self(divisor))
+
+    def maximum(self, arguments: tuple[Size, ...]) -> int:
+        """The largest."""
+        return self._chain(Opcode.MAXIMUM, arguments)
+
+    def minimum(self, arguments: tuple[Size, ...]) -> int:
+        """The smallest."""
+        return self._chain(Opcode.MINIMUM, arguments)
+
+    def _chain(self, opcode: Opcode, values: Sequence[Size]) -> int:
+        total = self(values[0])
+        for value in values[1:]:
+            total = self._binary(opcode, total, self(value))
+        return total
+
+
+class _Encoder:
+    """Writes the words of one program."""
+
+    def __init__(
+        self, program: Program, built: Mapping[str, BuiltKernel], native: NativeLauncher
+    ) -> None:
+        self._program = program
+        self._built = built
+        self._native = native
+        self._head: list[int] = []
+        self._code: list[int] = []
+        self._registers = _Registers(self._head)
+        self._objects: list[Any] = []
+        self._object_numbers: dict[int, int] = {}
+        graph = program.graph
+        self._slots = {name: number for number, name in enumerate(graph.buffers)}
+        self._scalars: dict[str, int] = {}
+        self._fallible = [
+            number
+            for number, step in enumerate(program.schedule.steps)
+            if isinstance(step, Kernel) and built[step.name].source.checks
+        ]
+        self._own: set[str] = set()
+
+    def launcher(self, reference: ReferenceCallable) -> BoxedCallable:
+        """The C launcher that runs the program."""
+        self._inputs()
+        program = self._program
+        for number, step in enumerate(program.schedule.steps):
+            if isinstance(step, Kernel):
+                self._allocate(step, program.memory.allocate[number])
+                self._kernel(self._built[step.name])
+            else:
+                self._call(step)
+            self._release(number)
+        self._results()
+        places = self._places()  # may add instructions to the head
+        return self._native.launcher(
+            code=array("q", [*self._head, *places, *self._code]),
+            registers=array("q", self._registers.initial),
+            slots=len(self._slots),
+            inputs=len(program.graph.inputs),
+            objects=tuple(self._objects),
+            recover=reference,
+            conform=conform,
+            threshold=_THREAD_WORK,
+            keep=bool(self._fallible),
+        )
+
+    def _object(self, value: object) -> int:
+        number = self._object_numbers.get(id(value))
+        if number is None:
+            number = self._object_numbers[id(value)] = len(self._objects)
+            self._objects.append(value)
+        return number
+
+    # ---- head: inputs, constants, sizes, memory
+    def _inputs(self) -> None:
+        for position, item in enumerate(self._program.graph.inputs):
+            self._input(position, item)
+        for name, tensor in self._program.graph.constants.items():
+            if name in self._slots:
+                self._head += [Opcode.CONSTANT, self._object(tensor), self._slots[name]]
+
+    def _input(self, position: int, item: GraphInput) -> None:
+        match item.kind:
+            case "tensor":
+                if item.name in self._slots:
+                    self._head += [Opcode.TENSOR_INPUT, position, self._slots[item.name]]
+            case "size":
+                if isinstance(item.symbol, Expression):
+                    register = self._registers.fresh()
+                    self._registers.bind(item.symbol, register)
+                    self._head += [Opcode.SIZE_INPUT, position, register]
+            case "scalar":
+                register = self._scalars[item.name] = self._registers.fresh()
+                is_float = item.dtype is not None and item.dtype.is_floating_point
+                self._head += [
+                    Opcode.FLOAT_INPUT if is_float else Opcode.SIZE_INPUT,
+                    position,
+                    register,
+                ]
+                if isinstance(item.symbol, Expression):
+                    self._registers.bind(item.symbol, register)
+
+    def _places(self) -> list[int]:
+        """Everything about memory that is known once the sizes are."""
+        memory = self._program.memory
+        words: list[int] = []
+        if isinstance(memory.arena_bytes, Expression) or memory.arena_bytes > 0:
+            register = self._registers(memory.arena_bytes)
+            words += [Opcode.ARENA, register]
+            for name, place in memory.places.items():
+                if place.kind == "arena":
+                    words += [Opcode.PLACE, self._slots[name], self._registers(place.offset)]
+        return [Opcode.BEGIN, *words]
+
+    def _allocate(self, step: Kernel, outputs: tuple[str, ...]) -> None:
+        places = self._program.memory.places
+        for argument in step.arguments:
+            name = argument.buffer
+            if argument.access == "read" or name in self._own:
+                continue
+            place = places[name]
+            if place.kind == "reuse" and self._share(name, place.of):
+                self._own.add(name)
+            elif place.kind in {"output", "reuse", "operator"} or name in outputs:
+                self._own.add(name)
+                self._code += [Opcode.ALLOCATE, *self._output(name)]
+
+    def _share(self, name: str, source: str | None) -> bool:
+        """Take over the memory of `source` when it can be seen as this buffer."""
+        assert source is not None
+        buffers, places = self._program.graph.buffers, self._program.memory.places
+        ours, theirs = buffers[name], buffers[source]
+        root = places[source]
+        while root.kind == "reuse" and root.of is not None:
+            root = places[root.of]
+        same = (ours.shape, ours.stride, ours.dtype) == (theirs.shape, theirs.stride, theirs.dtype)
+        if root.kind in {"input", "constant"} or not (root.kind == "arena" or same):
+            return False
+        self._code += [Opcode.SHARE, self._slots[name], self._slots[source]]
+        return True
+
+    def _release(self, number: int) -> None:
+        last = self._fallible[-1] if self._fallible else -1
+        names = [name for name in self._program.memory.release[number] if name in self._slots]
+        if number <= last:
+            inputs = {item.name for item in self._program.graph.inputs}
+            names = [name for name in names if name not in inputs]
+        if names:
+            self._code += [Opcode.RELEASE, len(names), *(self._slots[name] for name in names)]
+
+    # ---- steps
+    def _kernel(self, built: BuiltKernel) -> None:
+        kernel = built.kernel
+        registers = [self._registers(size) for size in kernel.sizes if isinstance(size, Symbol)]
+        registers += [self._scalars[name] for name, _ in kernel.scalars]
+        registers += [self._registers(value) for value in built.source.literals]
+        slots = [self._slots[argument.buffer] for argument in kernel.arguments]
+        self._code += [Opcode.KERNEL, built.address, self._registers(kernel.decisions.work)]
+        self._code += [len(slots), *slots, len(registers), *registers]
+
+    def _view(self, view: View) -> list[int]:
+        """Words: slot, whole, dtype, item size, rank, offset, sizes, strides."""
+        buffer = self._program.graph.buffers[view.buffer]
+        whole = view == buffer.view
+        words = [
+            self._slots[view.buffer],
+            int(whole),
+            dtype_code(view.dtype),
+            view.dtype.itemsize,
+            len(view.shape),
+        ]
+        words.append(self._registers(view.offset))
+        words += [self._registers(size) for size in view.shape]
+        words += [self._registers(stride) for stride in view.stride]
+        return words
+
+    def _output(self, name: str | None) -> list[int]:
+        """Words: slot or -1, dtype, rank, sizes, strides."""
+        if name is None or name not in self._slots:
+            return [-1, 0, 0]
+        buffer = self._program.graph.buffers[name]
+        words = [self._slots[name], dtype_code(buffer.dtype), len(buffer.shape)]
+        words += [self._registers(size) for size in buffer.shape]
+        words += [self._registers(stride) for stride in buffer.stride]
+        return words
+
+    def _value(self, value: Any) -> list[int]:
+        if isinstance(value, View):
+            return [ValueKind.TENSOR, *self._view(value)]
+        if isinstance(value, Expression):
+            return [ValueKind.REGISTER, self._registers(value)]
+        if isinstance(value, list | tuple) and any(_is_dynamic(item) for item in value):
+            words: list[int] = [ValueKind.LIST, len(value)]
+            for item in value:
+                words += self._value(item)
+            return words
+        return [ValueKind.OBJECT, self._object(list(value) if isinstance(value, tuple) else value)]
+
+    def _call(self, step: OperatorCall) -> None:
+        outputs = [len(step.outputs)]
+        for name in step.outputs:
+            outputs += self._output(name)
+        direct = direct_call(step, self._native.direct)
+        described: list[int] = []
+        kind = 0
+        if direct is not None:
+            kind = direct.kind
+            described.append(len(direct.tensors))
+            for view in direct.tensors:
+                described += [-1] if view is None else self._view(view)
+            numbers = [
+                self._registers.float(number)
+                if isinstance(number, float)
+                else self._registers(number)
+                for number in direct.numbers
+            ]
+            described += [len(numbers), *numbers, *outputs]
+        words = [self._object(step.operator), kind, len(described), *described, len(step.args)]
+        for value in step.args:
+            words += self._value(value)
+        words.append(len(step.kwargs))
+        for name, value in step.kwargs.items():
+            words += [self._object(name), *self._value(value)]
+        words += outputs
+        self._code += [Opcode.CALL, len(words) + 1, *words]
+
+    def _results(self) -> None:
+        graph = self._program.graph
+        shown: set[str] = set()
+        words: list[int] = [Opcode.RETURN, len(graph.outputs)]
+        for output in graph.outputs:
+            if output is None:
+                words.append(Result.NONE)
+            elif isinstance(output, View):
+                kind = self._program.memory.places[output.buffer].kind
+                again = (
+                    output.buffer in shown
+                    and kind not in {"input", "constant"}
+                    and graph.role == "inference"
+                )
+                shown.add(output.buffer)
+                words += [Result.CLONE if again else Result.VIEW, *self._view(output)]
+            elif isinstance(output, Expression):
+                words += [Result.INTEGER, self._registers(output)]
+            else:
+                words += [Result.OBJECT, self._object(output)]
+        self._code += words
+
+
+def _is_dynamic(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(_is_dynamic(item) for item in value)
+    return isinstance(value, View | Expression)

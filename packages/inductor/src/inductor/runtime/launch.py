@@ -1,0 +1,149 @@
+"""The bridge to the C launcher: loads it, checks it against this torch, falls back without it.
+
+Goes out: `native_launcher()`, the launcher type and the vendor functions that can be called directly, or None where the
+extension was not built or does not understand this torch. Invariant: a launcher is handed out only after a program run
+through it gave the right answer in this process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from array import array
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from inductor._torch import library_paths
+
+__all__ = [
+    "DIRECT_CALLS",
+    "NativeLauncher",
+    "Opcode",
+    "Result",
+    "ValueKind",
+    "conform",
+    "native_launcher",
+]
+
+_LOG = logging.getLogger("inductor")
+
+
+class Opcode(IntEnum):
+    """Instructions of `_launch.c`, in its order."""
+
+    SIZE_INPUT = 0
+    FLOAT_INPUT = 1
+    TENSOR_INPUT = 2
+    CONSTANT = 3
+    ADD = 4
+    MULTIPLY = 5
+    FLOOR_DIVIDE = 6
+    MODULO = 7
+    MAXIMUM = 8
+    MINIMUM = 9
+    BEGIN = 10
+    ARENA = 11
+    PLACE = 12
+    SHARE = 13
+    ALLOCATE = 14
+    KERNEL = 15
+    CALL = 16
+    RELEASE = 17
+    RETURN = 18
+
+
+class ValueKind(IntEnum):
+    """How an argument of a Python call is made."""
+
+    OBJECT = 0
+    TENSOR = 1
+    REGISTER = 2
+    LIST = 3
+    FLOAT = 4
+
+
+class Result(IntEnum):
+    """What an output of the program is."""
+
+    NONE = 0
+    VIEW = 1
+    CLONE = 2
+    INTEGER = 3
+    FLOAT = 4
+    OBJECT = 5
+
+
+DIRECT_CALLS = {"mm": 1, "bmm": 2, "addmm": 3, "baddbmm": 4, "flash": 5, "convolution": 6}
+"""Vendor functions that `_launch.c` calls through the C ABI."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLauncher:
+    """The launcher type of the extension, and which of `DIRECT_CALLS` this torch has."""
+
+    launcher: Any
+    direct: frozenset[int]
+
+
+def conform(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    """`tensor` copied into exactly this layout.
+
+    Raises:
+        RuntimeError: if the sizes differ.
+    """
+    if tuple(tensor.shape) != size:
+        raise RuntimeError(
+            f"an operator returned a tensor of shape {tuple(tensor.shape)} where {size} was promised"
+        )
+    made = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
+
+
+@lru_cache(maxsize=1)
+def native_launcher() -> NativeLauncher | None:
+    """The C launcher, or None with the reason in the debug log."""
+    try:
+        from inductor.runtime import _launch  # type: ignore[attr-defined]  # absent where no C compiler was there at installation
+    except ImportError as error:
+        _LOG.debug("the C launcher is not built: %s", error)
+        return None
+    try:
+        bits = _launch.set_up(torch.empty(0), *library_paths())
+        native = NativeLauncher(
+            _launch.Launcher, frozenset(k for k in DIRECT_CALLS.values() if bits >> k & 1)
+        )
+        _self_test(native)
+    except (RuntimeError, AttributeError) as error:
+        _LOG.debug("the C launcher does not understand this torch: %s", error)
+        return None
+    os.register_at_fork(after_in_child=lambda: _launch.set_serial(True))
+    return native
+
+
+def _self_test(native: NativeLauncher) -> None:
+    """Pass a tensor through a program: the handle's place and the wrapping of outputs are right."""
+    view = [0, 0, 0, 4, 1, 0, 1, 2]
+    from inductor._torch import dtype_code
+
+    view[2] = dtype_code(torch.float32)
+    code = [Opcode.TENSOR_INPUT, 0, 0, Opcode.BEGIN, Opcode.RETURN, 2]
+    code += [Result.VIEW, *view, Result.VIEW, 0, 1, *view[2:]]
+    launcher = native.launcher(
+        code=array("q", code),
+        registers=array("q", [1, 2, 2]),
+        slots=1,
+        inputs=1,
+        objects=(),
+        recover=None,
+        conform=conform,
+        threshold=1,
+        keep=False,
+    )
+    tensor = torch.arange(8, dtype=torch.float32)[1:]
+    part, whole = launcher([tensor])
+    if part.tolist() != [2.0, 4.0] or whole is not tensor:
+        raise RuntimeError("a tensor came back from the launcher changed")
