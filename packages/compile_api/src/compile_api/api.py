@@ -16,7 +16,7 @@ from torch import nn
 import dynamo
 from compile_api import backends, logs, wiring
 from compile_api import options as choices
-from compile_api.errors import InvalidArgument, NotCallable
+from compile_api.errors import InvalidArgument, NotCallable, nearest
 from compile_api.module import compile_module
 from compile_api.watch import Watch, ledger
 
@@ -32,7 +32,10 @@ __all__ = [
     "is_compiling",
     "mark_dynamic",
     "reset",
+    "set_stance",
 ]
+
+_STANCES = ("default", "force_eager", "eager_on_recompile", "fail_on_recompile")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,24 @@ def disable(function: Any = None, *, recursive: bool = True, reason: str | None 
         reason: shown where the graph break is reported.
     """
     return dynamo.disable(function, recursive=recursive, reason=reason)
+
+
+def set_stance(stance: str) -> Any:
+    """Says what compiled functions do from now on, in all threads; also a context manager.
+
+    Args:
+        stance: "default", "force_eager" (nothing compiled is used), "eager_on_recompile" (a call for
+            which nothing compiled fits runs eagerly) or "fail_on_recompile" (such a call raises).
+
+    Raises:
+        InvalidArgument: no stance has that name; the nearest is given.
+    """
+    if stance not in _STANCES:
+        best = nearest(stance, _STANCES)
+        hint = f"\n  did you mean: {best!r}?" if best is not None else ""
+        valid = ", ".join(_STANCES)
+        raise InvalidArgument(f"there is no stance {stance!r}{hint}\n  valid are: {valid}")
+    return dynamo.set_stance(stance)
 
 
 def mark_dynamic(

@@ -105,7 +105,7 @@ class CompiledModule:
 
 
 @functools.cache
-def _compiled_class(kind: type[Any]) -> type[CompiledModule]:
+def _compiled_class(kind: Any) -> type[CompiledModule]:
     """Makes the subclass, once for each class of modules; it looks like the class it stands for."""
     body: dict[str, Any] = {
         "__slots__": ("_compilation",),
@@ -115,7 +115,8 @@ def _compiled_class(kind: type[Any]) -> type[CompiledModule]:
         "_plain_call": kind.__call__,
         "forward": _CompiledForward(kind.forward),
     }
-    made: type[CompiledModule] = type(kind)(kind.__name__, (CompiledModule, kind), body)
+    metaclass: Any = type(kind)
+    made: type[CompiledModule] = metaclass(kind.__name__, (CompiledModule, kind), body)
     return made
 
 
@@ -132,7 +133,8 @@ def compile_module(
         arguments: those of `compile_api.compile`, for copies and pickles.
     """
     module = original_module(module)
-    twin = object.__new__(_compiled_class(type(module)))
+    kind: Any = type(module)
+    twin = object.__new__(_compiled_class(kind))
     object.__setattr__(twin, "__dict__", module.__dict__)
     object.__setattr__(twin, "_compilation", Compilation(module, compiler, arguments))
     assert isinstance(twin, nn.Module)

@@ -146,7 +146,7 @@ def _peer(name: str) -> Callable[[nn.Module], Callable[..., Any]]:
         ) from fault
     with torch.no_grad():
         function(lambda x: x.sin() + 1)(torch.zeros(64))
-    return function  # type: ignore[no-any-return]
+    return function
 
 
 def _explain(subject: Subject, *, training: bool, backend: str) -> Explanation:
@@ -162,8 +162,11 @@ def _row(request: Request, subject: Subject, *, training: bool, tell: Callable[[
     subject.module.train(training)
     tell(f"{subject.name}, {mode}: the truth in float64")
     wide = copy.deepcopy(subject).to(torch.device("cpu"), torch.float64)
-    truth = _results(wide, wide.module, training=training)
-    truth = tuple({k: v.to(request.device) for k, v in part.items()} for part in truth)
+    outputs, gradients = _results(wide, wide.module, training=training)
+    truth = (
+        {name: value.to(request.device) for name, value in outputs.items()},
+        {name: value.to(request.device) for name, value in gradients.items()},
+    )
     del wide
 
     systems: dict[str, Callable[..., Any]] = {"eager": subject.module}

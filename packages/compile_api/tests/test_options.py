@@ -1,0 +1,63 @@
+"""Options reach the package that has them, and only as the type they have there."""
+
+import pytest
+
+import compile_api
+from compile_api import errors, options
+
+
+def test_defaults_are_the_packages_own(monkeypatch):
+    monkeypatch.delenv("COMPILE_API_STRICT", raising=False)
+    settings = options.resolve(None, None)
+    assert settings.aot_autograd == type(settings.aot_autograd)()
+    assert settings.inductor == type(settings.inductor)()
+    assert settings.dynamo == type(settings.dynamo)()
+    assert not settings.facade.strict
+
+
+def test_strict_by_environment_reaches_every_package_that_has_it(monkeypatch):
+    monkeypatch.setenv("COMPILE_API_STRICT", "1")
+    settings = options.resolve(None, None)
+    rooms = [getattr(settings, room) for room in ("facade", "dynamo", "aot_autograd", "inductor")]
+    assert settings.facade.strict
+    assert all(room.strict for room in rooms if hasattr(room, "strict"))
+    assert not options.resolve(None, {"facade.strict": False}).facade.strict
+
+
+def test_a_plain_name_reaches_all_and_a_qualified_one_its_package():
+    assert (
+        options.resolve(
+            None, {"activation_memory_budget": 0.5}
+        ).aot_autograd.activation_memory_budget
+        == 0.5
+    )
+    whole = options.resolve(None, {"aot_autograd.activation_memory_budget": 0})
+    assert whole.aot_autograd.activation_memory_budget == 0.0
+    assert isinstance(whole.aot_autograd.activation_memory_budget, float)
+
+
+def test_settings_are_a_key():
+    first = options.resolve(None, {"activation_memory_budget": 0.5})
+    assert hash(first) == hash(options.resolve(None, {"activation_memory_budget": 0.5}))
+    assert first != options.resolve(None, None)
+
+
+def test_every_option_is_listed_with_package_and_meaning():
+    listed = compile_api.list_options()
+    assert listed["activation_memory_budget"].startswith("aot_autograd, default 1.0: ")
+    assert all("default" in text for text in listed.values())
+
+
+@pytest.mark.parametrize(
+    "mode", ["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+)
+def test_every_mode_resolves(mode):
+    options.resolve(mode, None)
+    assert isinstance(compile_api.list_mode_options(mode), dict)
+    assert mode in compile_api.list_mode_options()
+
+
+@pytest.mark.parametrize("value", [True, "1", None])
+def test_a_float_takes_numbers_only(value):
+    with pytest.raises(errors.InvalidOption):
+        options.resolve(None, {"activation_memory_budget": value})
