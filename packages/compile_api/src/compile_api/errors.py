@@ -6,6 +6,7 @@
             UnknownBackend, UnknownMode, UnknownOption, InvalidOption, ConflictingArguments
         BackendUnavailable                   a known backend that can't be loaded here
         CompilationFailed                    a fault of ours, in strict mode; translates the stages'
+        ResultDiffers                        under options={"verify": True}: a graph isn't eager's equal
         RecompileRefused                     under set_stance("fail_on_recompile")
         ArtifactRefused(ValueError)          a portable cache file of another version, or damaged
     CompileWarning(UserWarning)              a fault of ours that was survived: eager ran instead
@@ -33,6 +34,7 @@ __all__ = [
     "InvalidOption",
     "NotCallable",
     "RecompileRefused",
+    "ResultDiffers",
     "UnknownBackend",
     "UnknownMode",
     "UnknownOption",
@@ -165,6 +167,20 @@ class CompilationFailed(CompileApiError):
             f"  why: {type(cause).__name__}: {cause}\n"
             "  try: without strict mode this graph runs eagerly; please report it with the output\n"
             "       of compile_api.explain"
+        )
+
+
+class ResultDiffers(CompileApiError):
+    """A compiled graph computed something else than the graph run eagerly."""
+
+    section = "result-differs"
+
+    def __init__(self, graph: int, what: str, how: str) -> None:
+        super().__init__(
+            f"graph {graph} differs from eager in {what}\n"
+            f"  how: {how}\n"
+            "  try: backend='aot_eager', then 'aot_eager_decomp', to tell which stage it is; please\n"
+            "       report it with the output of compile_api.explain"
         )
 
 

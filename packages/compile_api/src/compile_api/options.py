@@ -176,6 +176,10 @@ def resolve(mode: str | None, options: Mapping[str, object] | None) -> Settings:
                 changes[room]["strict"] = True
     _apply(changes, list_mode_options(mode or "default"))
     _apply(changes, options or {})
+    if changes["facade"].get("verify"):
+        changes["aot_autograd"].setdefault(
+            "fallback_random", True
+        )  # eager's own numbers to compare
     return Settings(**{room: _make(room, changes[room]) for room in _ROOMS})
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import dynamo
 from aot_autograd import aot_module_simplified, make_boxed_func
 from compile_api.errors import CompilationFailed, CompileWarning
+from compile_api.verification import verified
+from compile_api.watch import ledger
 from inductor import compile_fx
 from primtorch import decomposition_table
 
@@ -142,7 +144,10 @@ def _survive(backend: Backend, settings: Settings, name: str, *, symbolic: bool)
 
     def compile_or_run_eagerly(graph: GraphModule, inputs: list[Any]) -> Compiled:
         try:
-            return backend(graph, inputs)
+            compiled = backend(graph, inputs)
+            if settings.facade.verify:
+                return verified(graph, compiled, ledger.count - 1)
+            return compiled  # noqa: TRY300 - what is in the try is what may fail
         except Exception as fault:
             failed = _translate(fault, graph, name)
             if settings.facade.strict:
