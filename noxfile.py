@@ -29,7 +29,7 @@ TEST_TOOLS = ("pytest", "hypothesis", "syrupy", "transformers", "triton")
 BUILD_TOOLS = ("hatchling", "editables", "setuptools")
 
 nox.options.sessions = [
-    "lint", "types", "contracts", "tests", "interpreters", "e2e", "docs", "build", "total",
+    "lint", "types", "contracts", "tests", "e2e", "docs", "build", "total",
 ]  # fmt: skip
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_venv = "yes"
@@ -148,17 +148,22 @@ def tests(session: nox.Session, package: str) -> None:
 
 @nox.session(python=["3.11", "3.12", "3.13"])
 def interpreters(session: nox.Session) -> None:
-    """The bytecode tools and C parts of dynamo on every installed Python; without torch."""
-    folders = [
-        path
-        for name in ("bytecode", "interpreters")
-        if (path := ROOT / "packages" / "dynamo" / "tests" / name).is_dir()
-    ]
-    if not folders:
-        session.skip("dynamo has no tests that run without torch yet")
+    """The bytecode tools of dynamo alone on each Python that nox finds; without torch.
+
+    `tests(dynamo)` tries every installed interpreter too, in subprocesses of its own.
+    """
     _tools(session, "pytest", "hypothesis")
     session.env["PYTHONPATH"] = str(ROOT / "packages/dynamo/src")
-    _pytest(session, *map(str, folders), *session.posargs)
+    _pytest(session, "packages/dynamo/tests/bytecode", *session.posargs)
+
+
+@nox.session
+def properties(session: nox.Session) -> None:
+    """The property tests of all packages, with many more examples each than in `tests`."""
+    _prepare(session, *PACKAGES)
+    session.env["HYPOTHESIS_PROFILE"] = "long"
+    folders = [f"packages/{package}/tests" for package in PACKAGES]
+    _pytest(session, "-m", "property", *folders, *session.posargs)
 
 
 @nox.session

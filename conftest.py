@@ -1,0 +1,14 @@
+"""Settings for every test of every package: hypothesis profiles, one OpenMP thread unless told."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+try:
+    import hypothesis
+except ImportError:  # a session without property tests
+    pass
+else:
+    hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
+    hypothesis.settings.register_profile("long", deadline=None, print_blob=True, max_examples=5000)
+    hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
