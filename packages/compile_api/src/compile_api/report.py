@@ -70,10 +70,15 @@ def _times(stages: Iterable[Stage]) -> str:
     return _table(("stage", "time", ""), rows)
 
 
-def _details(stage: Stage, opened: bool = False) -> str:
+def _opened(length: int) -> str:
+    """Opens what is short enough to be read on the way."""
+    return " open" if length <= 60 else ""
+
+
+def _details(stage: Stage, *, opened: bool = False) -> str:
     lines = stage.text.count("\n") + 1
     return (
-        f"<details{' open' if opened else ''}><summary><code>{escape(stage.name)}</code>, "
+        f"<details{_opened(lines) if opened else ''}><summary><code>{escape(stage.name)}</code>, "
         f"{lines} lines</summary><pre>{escape(stage.text)}</pre></details>"
     )
 
@@ -143,7 +148,8 @@ def page(explanation: Explanation) -> str:
         ("versions", f"compile-api {__version__}, torch {torch.__version__}"),
     )
     pictures = "".join(
-        f"<details><summary>graph {index}, {len(graph.graph.nodes)} nodes</summary>{_picture(graph)}"
+        f"<details{_opened(len(graph.graph.nodes))}><summary>graph {index}, "
+        f"{len(graph.graph.nodes)} nodes</summary>{_picture(graph)}"
         "</details>"
         for index, graph in enumerate(explanation.graphs)
     )
@@ -157,7 +163,7 @@ def page(explanation: Explanation) -> str:
         "<h2>Graphs</h2>",
         pictures or '<p class="none">Nothing was captured.</p>',
         "<h2>Kernels</h2>",
-        "".join(_details(stage) for stage in explanation.kernels)
+        "".join(_details(stage, opened=True) for stage in explanation.kernels)
         or '<p class="none">None: every operation is a vendor call, or nothing was captured.</p>',
         "<h2>Where the time went</h2>",
         _times(stages),
