@@ -112,6 +112,7 @@ def lint(session: nox.Session) -> None:
     _tools(session, "ruff")
     session.run("ruff", "check", *session.posargs)
     session.run("ruff", "format", "--check")
+    session.run("python", "ci/check_sizes.py")
 
 
 @nox.session
