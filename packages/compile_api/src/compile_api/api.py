@@ -165,8 +165,8 @@ def mark_dynamic(
     tensor: Any,
     dimension: int | tuple[int, ...],
     *,
-    min: int | None = None,  # noqa: A002 - the name people know from torch
-    max: int | None = None,  # noqa: A002
+    min: int | None = None,
+    max: int | None = None,
 ) -> None:
     """Says that a size of this tensor will change: it is symbolic from the first compilation.
 
