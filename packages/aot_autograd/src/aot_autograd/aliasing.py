@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from primtorch.fake import FakeTensor
 
 from aot_autograd._torch import storage_identity
 from aot_autograd.errors import UnsupportedAliasing
 from aot_autograd.metadata import FunctionMetadata, SharedStorage
+from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
-from primtorch.fake import FakeTensor, TensorMeta, meta_of
 
 from aot_autograd import verify
 from aot_autograd.aliasing import mutated_groups, share, storage_groups
@@ -28,6 +27,7 @@ from aot_autograd.runtime import (
     training_callable,
 )
 from aot_autograd.text import text
+from primtorch.fake import FakeTensor, TensorMeta, meta_of
 
 if TYPE_CHECKING:
     from torch import fx

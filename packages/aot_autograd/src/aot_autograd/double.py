@@ -13,10 +13,10 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
-from primtorch.fake import FakeTensor
 
 from aot_autograd.joint import Fresh, InputSpec, Observation
 from aot_autograd.recording import RecordingContext
+from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -19,11 +19,10 @@ from aot_autograd.errors import UnsupportedOperator
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from primtorch.fake import FakeTensor, TensorMeta
-
     from aot_autograd._torch import OpOverload
     from aot_autograd.graph import Node
     from aot_autograd.metadata import ViewChain, ViewStep
+    from primtorch.fake import FakeTensor, TensorMeta
 
 aten = torch.ops.aten
 

@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from primtorch.fake import FakeTensor, ShapeContext, TensorMeta
 from torch import fx
+
+from primtorch.fake import FakeTensor, ShapeContext, TensorMeta
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from primtorch.fake import FakeTensor
 from torch import fx
 
 from aot_autograd.errors import WireError
 from aot_autograd.graph import WIRE
 from aot_autograd.recording import RecordingContext
+from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
-from primtorch.fake import FactoryMode, FakeTensor, TensorMeta
 
 from aot_autograd import functional
 from aot_autograd._torch import (
@@ -34,6 +33,7 @@ from aot_autograd.metadata import (
     SharedStorage,
 )
 from aot_autograd.recording import RecordingContext
+from primtorch.fake import FactoryMode, FakeTensor, TensorMeta
 from primtorch.symbolic import expression_of
 
 if TYPE_CHECKING:

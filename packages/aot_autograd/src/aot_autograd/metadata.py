@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from primtorch.fake import TensorMeta
-
     from aot_autograd._torch import OpOverload
+    from primtorch.fake import TensorMeta
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,9 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from primtorch.fake import FakeTensor
-
     from aot_autograd._torch import OpOverload
     from aot_autograd.recording import RecordingContext
+    from primtorch.fake import FakeTensor
 
 aten = torch.ops.aten
 

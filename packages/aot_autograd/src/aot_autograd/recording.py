@@ -14,7 +14,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from primtorch.fake import FactoryMode, FakeTensor, TensorMeta, infer, meta_of
 
 from aot_autograd import functional, random, rewriting
 from aot_autograd._torch import (
@@ -28,6 +27,7 @@ from aot_autograd.functional import Storage, Value
 from aot_autograd.graph import Node
 from aot_autograd.metadata import ViewStep
 from aot_autograd.sizes import SizeNodes
+from primtorch.fake import FactoryMode, FakeTensor, TensorMeta, infer, meta_of
 from primtorch.symbolic import Expression, expression_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from primtorch.fake import FakeTensor
 
 from aot_autograd import functional
 from aot_autograd._torch import (
@@ -26,6 +25,7 @@ from aot_autograd._torch import (
     run_composite_implicit,
 )
 from aot_autograd.errors import UnsupportedOperator
+from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from primtorch.fake import FakeTensor
 from torch import fx
 
 from aot_autograd._torch import OpOverload
+from primtorch.fake import FakeTensor
 
 _SHORT = {
     torch.float32: "f32",

@@ -13,10 +13,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from primtorch.fake import FakeTensor
 
 from aot_autograd._torch import OpOverload
 from aot_autograd.functional import INVERSES
+from primtorch.fake import FakeTensor
 from primtorch.symbolic import hint_of
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import torch
-from primtorch.fake import FakeTensor
 from torch import fx
 
 from aot_autograd.errors import PartitionError
+from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
