@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from aot_autograd.errors import PartitionError
+from aot_autograd.graph import DeferredModule
 from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
@@ -217,7 +218,7 @@ def _copy(graph: fx.Graph, node: fx.Node, copied: dict[fx.Node, fx.Node]) -> fx.
 
 
 def _module(joint: fx.GraphModule, graph: fx.Graph, role: str) -> fx.GraphModule:
-    module = fx.GraphModule(joint, graph)
+    module = DeferredModule(joint, graph)
     module.meta["wire"] = joint.meta.get("wire", 1)
     module.meta["role"] = role
     return module
