@@ -1,0 +1,13 @@
+"""From operators to loops: one function per operator, by family.
+
+`lower` walks an FX graph; `registry` holds who lowers what, filled by importing the families.
+"""
+
+from inductor.lowering import assembly, creation, indexing, pointwise, reduction, views
+from inductor.lowering import vendor as vendor_operators
+from inductor.lowering.lower import lower
+from inductor.lowering.registry import LOWERINGS, VENDOR, VIEWS
+
+FAMILIES = (assembly, creation, indexing, pointwise, reduction, vendor_operators, views)
+
+__all__ = ["FAMILIES", "LOWERINGS", "VENDOR", "VIEWS", "lower"]

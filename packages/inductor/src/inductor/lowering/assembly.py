@@ -1,0 +1,218 @@
+"""Tensors put together: concatenation, padding, one tensor written into a window of another.
+
+`cat` stores each piece straight into its slice; the others are computed by choosing, at each place,
+which tensor is read (only that one).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from inductor.ir.nodes import View
+from inductor.lowering.builder import layout_for
+from inductor.lowering.pointwise import cost
+from inductor.lowering.registry import lowers
+from inductor.lowering.views import clamp_start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from inductor.ir.operations import Constant, Size
+    from inductor.ir.recorder import Recorder, Scalar
+    from inductor.lowering.builder import Builder
+    from inductor.lowering.values import Coordinates, Value
+
+aten = torch.ops.aten
+
+
+@lowers(aten.cat.default)
+def cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
+    """Tensors one after the other along a dimension."""
+    fact = builder.fact
+    rank = len(fact.shape)
+    pieces = [x for x in tensors if not (len(x.shape) == 1 and x.shape[0] == 0 and rank != 1)]
+    axis = dim % rank
+    buffer = builder.buffer(
+        fact.shape, layout_for(fact.shape, fact.stride), fact.dtype, fact.device
+    )
+    start: Size = 0
+    for piece in pieces:
+        extent = piece.shape[axis]
+        if extent != 0:
+            offset = start * buffer.stride[axis]
+            builder.store(
+                piece, View(buffer.name, piece.shape, buffer.stride, offset, fact.dtype)
+            )
+        start = start + extent
+    return builder.stored(buffer)
+
+
+def _inside(
+    recorder: Recorder, place: Coordinates, limits: Sequence[tuple[int, Size | None, Size | None]]
+) -> Scalar | None:
+    """Whether `low <= coordinate < high` for each (axis, low, high); None if that is no question."""
+    mask: Scalar | None = None
+    for axis, low, high in limits:
+        coordinate = recorder.index_expression(place[axis], torch.int64)
+        for name, bound in (("ge", low), ("lt", high)):
+            if bound is None:
+                continue
+            test = recorder.op(name, coordinate, recorder.index_expression(bound, torch.int64))
+            mask = test if mask is None else recorder.op("logical_and", mask, test)
+    return mask
+
+
+def _chosen(
+    recorder: Recorder,
+    mask: Scalar | None,
+    inner: Callable[[], Scalar],
+    outer: Callable[[], Scalar],
+    dtype: torch.dtype,
+) -> Scalar:
+    """`inner` where `mask`, read nowhere else; `outer` elsewhere."""
+    if mask is None:
+        return recorder.to_dtype(inner(), dtype)
+    with recorder.masked(mask):
+        first = recorder.to_dtype(inner(), dtype)
+    return recorder.op("where", mask, first, recorder.to_dtype(outer(), dtype))
+
+
+@lowers(aten.constant_pad_nd.default)
+def pad(builder: Builder, x: Value, padding: Sequence[Size], value: Constant = 0) -> Value:
+    """A constant around (or a part of) the last dimensions."""
+    fact = builder.fact
+    rank = len(x.shape)
+    before: dict[int, Size] = {}
+    limits: list[tuple[int, Size | None, Size | None]] = []
+    for pair in range(len(padding) // 2):
+        axis = rank - 1 - pair
+        left, right = padding[2 * pair], padding[2 * pair + 1]
+        before[axis] = left
+        low = left if not isinstance(left, int) or left > 0 else None
+        high = left + x.shape[axis] if not isinstance(right, int) or right > 0 else None
+        if low is not None or high is not None:
+            limits.append((axis, low, high))
+
+    def load(recorder: Recorder, place: Coordinates) -> Scalar:
+        moved = tuple(
+            coordinate - before.get(axis, 0) for axis, coordinate in enumerate(place)
+        )
+        return _chosen(
+            recorder,
+            _inside(recorder, place, limits),
+            lambda: x.load(recorder, moved),
+            lambda: recorder.constant(value, fact.dtype),
+            fact.dtype,
+        )
+
+    operations, loads = cost((x,))
+    return builder.pointwise(
+        load,
+        shape=fact.shape,
+        dtype=fact.dtype,
+        device=fact.device,
+        operations=operations + 2 * len(limits),
+        loads=loads,
+        stride=fact.stride,
+    )
+
+
+def _written(
+    builder: Builder,
+    x: Value,
+    source: Value,
+    limits: Callable[[Recorder, Coordinates], Scalar | None],
+    moved: Callable[[Coordinates], Coordinates],
+) -> Value:
+    """`source` in a window of `x`."""
+    fact = builder.fact
+
+    def load(recorder: Recorder, place: Coordinates) -> Scalar:
+        return _chosen(
+            recorder,
+            limits(recorder, place),
+            lambda: source.load(recorder, moved(place)),
+            lambda: x.load(recorder, place),
+            fact.dtype,
+        )
+
+    operations, loads = cost((x, source))
+    return builder.pointwise(
+        load,
+        shape=fact.shape,
+        dtype=fact.dtype,
+        device=fact.device,
+        operations=operations + 3,
+        loads=loads,
+        stride=fact.stride,
+    )
+
+
+@lowers(aten.slice_scatter.default)
+def slice_scatter(
+    builder: Builder,
+    x: Value,
+    source: Value,
+    dim: int = 0,
+    start: Size | None = None,
+    end: Size | None = None,
+    step: int = 1,
+) -> Value:
+    """`source` written into a slice."""
+    axis = dim % len(x.shape)
+    begin = clamp_start(0 if start is None else start, x.shape[axis])
+    count = source.shape[axis]
+    stop = begin + (count - 1) * step + 1
+    whole = stop == x.shape[axis]
+
+    def limits(recorder: Recorder, place: Coordinates) -> Scalar | None:
+        bounds = [(axis, None if begin == 0 else begin, None if whole else stop)]
+        mask = _inside(recorder, place, bounds)
+        if step == 1:
+            return mask
+        rest = recorder.index_expression((place[axis] - begin) % step, torch.int64)
+        hit = recorder.op("eq", rest, recorder.constant(0, torch.int64))
+        return hit if mask is None else recorder.op("logical_and", mask, hit)
+
+    def moved(place: Coordinates) -> Coordinates:
+        return (*place[:axis], (place[axis] - begin) // step, *place[axis + 1 :])
+
+    return _written(builder, x, source, limits, moved)
+
+
+@lowers(aten.select_scatter.default)
+def select_scatter(builder: Builder, x: Value, source: Value, dim: int, index: Size) -> Value:
+    """`source` written at one place of a dimension."""
+    axis = dim % len(x.shape)
+    at = x.shape[axis] + index if isinstance(index, int) and index < 0 else index
+
+    def limits(recorder: Recorder, place: Coordinates) -> Scalar | None:
+        coordinate = recorder.index_expression(place[axis], torch.int64)
+        return recorder.op("eq", coordinate, recorder.index_expression(at, torch.int64))
+
+    return _written(
+        builder, x, source, limits, lambda place: (*place[:axis], *place[axis + 1 :])
+    )
+
+
+@lowers(aten.diagonal_scatter.default)
+def diagonal_scatter(
+    builder: Builder, x: Value, source: Value, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Value:
+    """`source` written on a diagonal."""
+    rank = len(x.shape)
+    first, second = dim1 % rank, dim2 % rank
+    rest = [axis for axis in range(rank) if axis not in (first, second)]
+
+    def limits(recorder: Recorder, place: Coordinates) -> Scalar | None:
+        row = recorder.index_expression(place[first] + offset, torch.int64)
+        return recorder.op("eq", row, recorder.index_expression(place[second], torch.int64))
+
+    def moved(place: Coordinates) -> Coordinates:
+        along = place[first] if offset >= 0 else place[second]
+        return (*(place[axis] for axis in rest), along)
+
+    return _written(builder, x, source, limits, moved)
+

@@ -1,0 +1,314 @@
+"""Collects buffers and nodes while a graph is lowered, and decides what is stored.
+
+The one rule for storing (`settle`): a computed value stays a function of coordinates, to be
+recorded into its consumer, unless it is an output, has several consumers and isn't cheap to
+recompute, or has grown too large. What is stored and consumed by one kernel costs no memory
+traffic: the scheduler forwards it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from inductor.ir.index import contiguous_stride, linear_index
+from inductor.ir.nodes import Buffer, LoopNode, OperatorCall, Origin, View
+from inductor.ir.recorder import Recorder, Scalar
+from inductor.lowering.values import Coordinates, Value
+from primtorch.symbolic import bounds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from inductor.ir.nodes import LoopKind, Node
+    from inductor.ir.operations import ReductionKind, Size, StoreMode
+
+CHEAP_OPERATIONS = 2
+CHEAP_LOADS = 1
+LARGEST_COMPUTATION = 120
+MOST_LOADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TensorFact:
+    """Shape, strides, dtype and device that eager's result of a node has."""
+
+    shape: tuple[Size, ...]
+    stride: tuple[Size, ...]
+    dtype: torch.dtype
+    device: torch.device
+    offset: Size = 0
+
+
+class Builder:
+    """The state of one lowering; see the module."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[str, Buffer] = {}
+        self.nodes: list[Node] = []
+        self.fact: Any = None
+        """What the current FX node yields: a `TensorFact`, or a tuple of facts and numbers."""
+        self.origin: Origin | None = None
+        self.operator: Any = None
+
+    def argument_fact(self, position: int) -> TensorFact:
+        """What the graph promises of the current operator's argument `position`."""
+        raise NotImplementedError
+
+    # ---- names
+    def buffer(
+        self,
+        shape: Sequence[Size],
+        stride: Sequence[Size],
+        dtype: torch.dtype,
+        device: torch.device,
+        name: str | None = None,
+    ) -> Buffer:
+        """A new buffer."""
+        buffer = Buffer(
+            name or self._fresh(), tuple(shape), tuple(stride), dtype, device
+        )
+        self.buffers[buffer.name] = buffer
+        return buffer
+
+    def _fresh(self) -> str:
+        number = len(self.buffers)
+        while f"b{number}" in self.buffers:
+            number += 1
+        return f"b{number}"
+
+    def _add(self, node: Node) -> None:
+        self.nodes.append(node)
+
+    def _origins(self) -> tuple[Origin, ...]:
+        return (self.origin,) if self.origin is not None else ()
+
+    # ---- storing
+    def settle(self, value: Value, uses: int, *, output: bool) -> None:
+        """Store a node's value now if the rule says so."""
+        if value.stored or value.is_view:
+            return
+        cheap = value.operations <= CHEAP_OPERATIONS and value.loads <= CHEAP_LOADS
+        large = value.operations > LARGEST_COMPUTATION or value.loads > MOST_LOADS
+        if output or large or (uses > 1 and not cheap):
+            self.realize(value)
+
+    def realize(self, value: Value) -> View:
+        """Where a value is stored; stores it first if need be."""
+        if value.view is not None:
+            return value.view
+        if value.base is not None and value.window is not None and value.whole:
+            view = value.window(self.realize(value.base))
+            if view is not None:
+                value.view = view
+                value.function = None
+                return view
+        buffer = self.buffer(
+            value.shape, layout_for(value.shape, value.stride), value.dtype, value.device
+        )
+        self.store(value, buffer.view)
+        value.view = buffer.view
+        value.function = None
+        return buffer.view
+
+    def store(self, value: Value, view: View) -> None:
+        """A pointwise node that writes a value into a window."""
+        order = loop_order(view.shape, view.stride)
+        recorder = Recorder([view.shape[axis] for axis in order])
+        recorder.stage("outer")
+        coordinates = spread(recorder.outer, order, len(view.shape))
+        scalar = recorder.to_dtype(value.load(recorder, coordinates), view.dtype)
+        index = linear_index(coordinates, view.stride, view.offset)
+        recorder.store(view.buffer, index, scalar, view.dtype)
+        self.loop("pointwise", recorder, value.device)
+
+    def loop(self, kind: LoopKind, recorder: Recorder, device: torch.device) -> None:
+        """Add what a recorder holds as a node."""
+        self._add(
+            LoopNode(f"n{len(self.nodes)}", kind, recorder.finish(), device, self._origins())
+        )
+
+    # ---- whole operators
+    def call(self, kind: str, operator: Any, args: Any, kwargs: Any, reason: str) -> Any:
+        """Run an operator as it is; the result has the structure of the current fact."""
+        assert kind in ("vendor", "fallback")
+        arguments = tuple(self._stored(argument) for argument in args)
+        keywords = {key: self._stored(argument) for key, argument in kwargs.items()}
+        outputs: list[str | None] = []
+        result = self._results(self.fact, outputs)
+        self._add(
+            OperatorCall(
+                f"n{len(self.nodes)}",
+                "vendor" if kind == "vendor" else "fallback",
+                operator,
+                arguments,
+                keywords,
+                tuple(outputs),
+                reason,
+                self._origins(),
+            )
+        )
+        return result
+
+    def _stored(self, argument: Any) -> Any:
+        if isinstance(argument, Value):
+            return self.realize(argument)
+        if isinstance(argument, list | tuple):
+            return tuple(self._stored(item) for item in argument)
+        return argument
+
+    def _results(self, fact: Any, outputs: list[str | None]) -> Any:
+        if isinstance(fact, TensorFact):
+            buffer = self.buffer(fact.shape, fact.stride, fact.dtype, fact.device)
+            outputs.append(buffer.name)
+            return self.stored(buffer)
+        if isinstance(fact, list | tuple):
+            return tuple(self._results(item, outputs) for item in fact)
+        outputs.append(None)
+        return fact
+
+    def stored(self, buffer: Buffer) -> Value:
+        """A whole buffer as a value."""
+        return Value(
+            buffer.shape, buffer.dtype, buffer.device, buffer.view, stride=buffer.stride
+        )
+
+    # ---- loops that lowerings ask for
+    def pointwise(
+        self,
+        function: Callable[[Recorder, Coordinates], Scalar],
+        *,
+        shape: Sequence[Size],
+        dtype: torch.dtype,
+        device: torch.device,
+        operations: int,
+        loads: int,
+        stride: Sequence[Size] | None = None,
+    ) -> Value:
+        """A computed value."""
+        return Value(
+            tuple(shape),
+            dtype,
+            device,
+            None,
+            function,
+            operations,
+            loads,
+            None if stride is None else tuple(stride),
+        )
+
+    def reduction(
+        self,
+        value: Value,
+        dimensions: Sequence[int],
+        finish: Callable[[Recorder, Callable[..., Scalar]], Sequence[Scalar]],
+        results: Sequence[Buffer],
+        *,
+        load: Callable[[Recorder, Coordinates], Scalar] | None = None,
+        in_order: bool = False,
+    ) -> None:
+        """A reduction node over `dimensions` of `value`.
+
+        `finish(recorder, reduce)` calls `reduce(kind, dtype)` once and returns what to store into
+        `results`, whose shapes have extent 1 in the reduced dimensions (strides say where).
+        """
+        rank = len(value.shape)
+        reduced = set(dimensions)
+        hint = layout_for(value.shape, value.stride)
+        order = loop_order(value.shape, hint)
+        outer = [axis for axis in order if axis not in reduced]
+        inner = [axis for axis in order if axis in reduced]
+        if in_order:
+            inner.sort()
+        recorder = Recorder(
+            [value.shape[axis] for axis in outer], [value.shape[axis] for axis in inner]
+        )
+        coordinates: list[Size] = [0] * rank
+        for axis, symbol in zip(outer, recorder.outer, strict=True):
+            coordinates[axis] = symbol
+        place = tuple(coordinates)
+        for axis, symbol in zip(inner, recorder.inner, strict=True):
+            coordinates[axis] = symbol
+        recorder.stage("inner" if inner else "outer")
+        element = (load or value.load)(recorder, tuple(coordinates))
+
+        def reduce(kind: ReductionKind, dtype: torch.dtype, accumulate: torch.dtype) -> Scalar:
+            scalar = recorder.to_dtype(element, accumulate)
+            return recorder.reduce(kind, scalar, dtype=dtype)
+
+        scalars = finish(recorder, reduce)
+        recorder.stage("outer")
+        for buffer, scalar in zip(results, scalars, strict=True):
+            narrowed = recorder.to_dtype(scalar, buffer.dtype)
+            recorder.store(
+                buffer.name, linear_index(place, buffer.stride), narrowed, buffer.dtype
+            )
+        self.loop("reduction", recorder, value.device)
+
+    def scatter(
+        self,
+        target: Buffer,
+        shape: Sequence[Size],
+        place: Callable[[Recorder, Coordinates], Coordinates],
+        source: Callable[[Recorder, Coordinates], Scalar],
+        mode: StoreMode,
+    ) -> None:
+        """For each point of `shape` write (or add) `source` at coordinates `place` of `target`."""
+        order = loop_order(shape, contiguous_stride(shape))
+        recorder = Recorder([shape[axis] for axis in order])
+        recorder.stage("outer")
+        coordinates = spread(recorder.outer, order, len(shape))
+        where = place(recorder, coordinates)
+        scalar = recorder.to_dtype(source(recorder, coordinates), target.dtype)
+        index = linear_index(where, target.stride)
+        recorder.store(target.name, index, scalar, target.dtype, mode)
+        self.loop("scatter", recorder, target.device)
+
+    def copy(self, value: Value, stride: Sequence[Size] | None = None) -> Buffer:
+        """A new buffer that holds a value."""
+        layout = layout_for(value.shape, value.stride) if stride is None else tuple(stride)
+        buffer = self.buffer(value.shape, layout, value.dtype, value.device)
+        self.store(value, buffer.view)
+        return buffer
+
+
+def spread(symbols: Sequence[Size], order: Sequence[int], rank: int) -> Coordinates:
+    """Coordinates of a tensor of `rank` whose axes `order` are the loops; 0 elsewhere."""
+    coordinates: list[Size] = [0] * rank
+    for symbol, axis in zip(symbols, order, strict=True):
+        coordinates[axis] = symbol
+    return tuple(coordinates)
+
+
+def _magnitude(step: Size) -> int:
+    """A number to compare strides by: an expression counts by its smallest value, large."""
+    if isinstance(step, int):
+        return step
+    low, high = bounds(step)
+    return high if high is not None else max(low or 0, 1) * 1024
+
+
+def loop_order(shape: Sequence[Size], stride: Sequence[Size]) -> list[int]:
+    """Axes of extent other than 1, the largest stride first."""
+    axes = [axis for axis, extent in enumerate(shape) if extent != 1]
+    return sorted(axes, key=lambda axis: -_magnitude(stride[axis]))
+
+
+def is_dense(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
+    """Whether strides address each of the elements once, without gaps."""
+    expected: Size = 1
+    for axis in reversed(loop_order(shape, stride)):
+        if stride[axis] != expected:
+            return False
+        expected = expected * shape[axis]
+    return True
+
+
+def layout_for(shape: Sequence[Size], stride: Sequence[Size] | None) -> tuple[Size, ...]:
+    """Eager's strides where they are dense, else row-major."""
+    if stride is not None and is_dense(shape, stride):
+        return tuple(stride)
+    return contiguous_stride(shape)

@@ -1,0 +1,259 @@
+"""Reads and writes at computed places: index, gather, embedding, scatter.
+
+Indices are checked where eager checks them, with the exception that eager raises.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from inductor.errors import UnsupportedOperationError
+from inductor.ir.operations import BoundsCheck
+from inductor.lowering.pointwise import Operand, broadcast_shape, cost, reader
+from inductor.lowering.registry import lowers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from inductor.ir.nodes import Buffer
+    from inductor.ir.operations import Size, StoreMode
+    from inductor.ir.recorder import Recorder, Scalar
+    from inductor.lowering.builder import Builder
+    from inductor.lowering.values import Coordinates, Value
+
+aten = torch.ops.aten
+
+_INDEX = "index {index} is out of bounds for dimension {dimension} with size {size}"
+_EMBEDDING = BoundsCheck("IndexError", "index out of range in self")
+
+
+def _gather_check(axis: int) -> BoundsCheck:
+    return BoundsCheck("RuntimeError", _INDEX, axis)
+
+
+@lowers(aten.embedding.default)
+def embedding(
+    builder: Builder,
+    weight: Value,
+    indices: Value,
+    padding_idx: Size = -1,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Value:
+    """Rows of a table."""
+    del padding_idx, scale_grad_by_freq, sparse
+    fact = builder.fact
+    rank = len(indices.shape)
+    rows = weight.shape[0]
+
+    def load(recorder: Recorder, place: Coordinates) -> Scalar:
+        index = recorder.to_dtype(indices.load(recorder, place[:rank]), torch.int64)
+        row = recorder.indirect(index, rows, wrap=False, check=_EMBEDDING)
+        return weight.load(recorder, (row, *place[rank:]))
+
+    return _gathered(builder, load, (weight, indices), fact.stride)
+
+
+def _gathered(
+    builder: Builder,
+    load: Callable[[Recorder, Coordinates], Scalar],
+    operands: Sequence[Operand],
+    stride: Sequence[Size],
+) -> Value:
+    fact = builder.fact
+
+    def converted(recorder: Recorder, place: Coordinates) -> Scalar:
+        return recorder.to_dtype(load(recorder, place), fact.dtype)
+
+    operations, loads = cost(operands)
+    # A read at a computed place costs as much as several in order.
+    return builder.pointwise(
+        converted,
+        shape=fact.shape,
+        dtype=fact.dtype,
+        device=fact.device,
+        operations=operations + 4,
+        loads=loads + 1,
+        stride=stride,
+    )
+
+
+def _stored_source(builder: Builder, x: Value) -> Value:
+    """What is read at computed places: computed again for each read only if that is cheap."""
+    if not x.stored and x.operations > 4:
+        builder.realize(x)
+    return x
+
+
+def _index_plan(
+    x: Value, indices: Sequence[Value | None]
+) -> tuple[tuple[Size, ...], list[int], int]:
+    """(shape of the indices together, indexed axes, first axis of theirs in the result)."""
+    axes = [axis for axis, index in enumerate(indices) if index is not None]
+    if not axes:
+        raise UnsupportedOperationError("index", "without an index")
+    for axis in axes:
+        index = indices[axis]
+        assert index is not None
+        if index.dtype in (torch.bool, torch.uint8):
+            raise UnsupportedOperationError("index", "by a mask: the result's size is data")
+    together = broadcast_shape([index.shape for index in indices if index is not None])
+    adjacent = axes == list(range(axes[0], axes[-1] + 1))
+    return together, axes, axes[0] if adjacent else 0
+
+
+def _index_reader(
+    x: Value, indices: Sequence[Value | None]
+) -> tuple[Callable[[Recorder, Coordinates], Coordinates], tuple[Size, ...]]:
+    """How coordinates of `x[indices]` become coordinates of `x`; and the result's shape."""
+    together, axes, first = _index_plan(x, indices)
+    readers = {}
+    for axis in axes:
+        index = indices[axis]
+        assert index is not None
+        readers[axis] = reader(index, together)
+    rest = [axis for axis in range(len(x.shape)) if axis not in readers]
+    count = len(together)
+    shape = (
+        *(x.shape[axis] for axis in rest[:first]),
+        *together,
+        *(x.shape[axis] for axis in rest[first:]),
+    )
+
+    def coordinates(recorder: Recorder, place: Coordinates) -> Coordinates:
+        result: list[Size] = [0] * len(x.shape)
+        inner = place[first : first + count]
+        others = (*place[:first], *place[first + count :])
+        for axis, coordinate in zip(rest, others, strict=True):
+            result[axis] = coordinate
+        for axis in axes:
+            index = recorder.to_dtype(readers[axis](recorder, inner), torch.int64)
+            check = BoundsCheck("IndexError", _INDEX, axis)
+            result[axis] = recorder.indirect(index, x.shape[axis], wrap=True, check=check)
+        return tuple(result)
+
+    return coordinates, shape
+
+
+@lowers(aten.index.Tensor, aten._unsafe_index.Tensor)
+def index(builder: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
+    """`x[i, j, ...]` with tensors as indices."""
+    coordinates, _ = _index_reader(x, indices)
+    source = _stored_source(builder, x)
+    return _gathered(
+        builder,
+        lambda recorder, place: source.load(recorder, coordinates(recorder, place)),
+        (source, *(index for index in indices if index is not None)),
+        builder.fact.stride,
+    )
+
+
+@lowers(aten.index_select.default)
+def index_select(builder: Builder, x: Value, dim: int, indices: Value) -> Value:
+    """Chosen places of one dimension."""
+    if not x.shape:
+        raise UnsupportedOperationError("index_select", "of a tensor without dimensions")
+    axis = dim % len(x.shape)
+    source = _stored_source(builder, x)
+    check = BoundsCheck("IndexError", "index out of range in self")
+
+    def load(recorder: Recorder, place: Coordinates) -> Scalar:
+        at = (place[axis],) if indices.shape else ()
+        chosen = recorder.to_dtype(indices.load(recorder, at), torch.int64)
+        where = recorder.indirect(chosen, x.shape[axis], wrap=False, check=check)
+        return source.load(recorder, (*place[:axis], where, *place[axis + 1 :]))
+
+    return _gathered(builder, load, (source, indices), builder.fact.stride)
+
+
+@lowers(aten.gather.default)
+def gather(
+    builder: Builder, x: Value, dim: int, indices: Value, *, sparse_grad: bool = False
+) -> Value:
+    """`x` with one coordinate replaced by an index."""
+    if not x.shape or not indices.shape:
+        raise UnsupportedOperationError("gather", "of a tensor without dimensions")
+    axis = dim % len(x.shape)
+    source = _stored_source(builder, x)
+
+    def load(recorder: Recorder, place: Coordinates) -> Scalar:
+        chosen = recorder.to_dtype(indices.load(recorder, place), torch.int64)
+        where = recorder.indirect(chosen, x.shape[axis], wrap=False, check=_gather_check(axis))
+        return source.load(recorder, (*place[:axis], where, *place[axis + 1 :]))
+
+    return _gathered(builder, load, (source, indices), builder.fact.stride)
+
+
+# ---- writes
+def _result(builder: Builder, x: Value) -> Buffer:
+    """A copy of `x` that is then written into."""
+    return builder.copy(x, None)
+
+
+def _scattered(
+    builder: Builder,
+    x: Value,
+    shape: Sequence[Size],
+    place: Callable[[Recorder, Coordinates], Coordinates],
+    source: Callable[[Recorder, Coordinates], Scalar],
+    mode: StoreMode,
+) -> Value:
+    if mode == "add" and (x.dtype == torch.bool or x.dtype.itemsize < 4):
+        raise UnsupportedOperationError("scatter", f"adding {x.dtype} in place loses precision")
+    target = _result(builder, x)
+    if not any(isinstance(extent, int) and extent == 0 for extent in shape):
+        builder.scatter(target, shape, place, source, mode)
+    return builder.stored(target)
+
+
+@lowers(aten.index_put.default, aten._unsafe_index_put.default)
+def index_put(
+    builder: Builder,
+    x: Value,
+    indices: Sequence[Value | None],
+    values: Value,
+    accumulate: bool = False,
+) -> Value:
+    """`x` with `values` written (or added) at indices."""
+    coordinates, shape = _index_reader(x, indices)
+    source = reader(values, shape)
+    for operand in (values, *(index for index in indices if index is not None)):
+        if not operand.stored and operand.operations > 8:
+            builder.realize(operand)
+    return _scattered(builder, x, shape, coordinates, source, "add" if accumulate else "set")
+
+
+def _one_axis(x: Value, dim: int, indices: Value) -> tuple[int, Any]:
+    if not x.shape or not indices.shape:
+        raise UnsupportedOperationError("scatter", "of a tensor without dimensions")
+    axis = dim % len(x.shape)
+
+    def place(recorder: Recorder, coordinates: Coordinates) -> Coordinates:
+        chosen = recorder.to_dtype(indices.load(recorder, coordinates), torch.int64)
+        where = recorder.indirect(chosen, x.shape[axis], wrap=False, check=_gather_check(axis))
+        return (*coordinates[:axis], where, *coordinates[axis + 1 :])
+
+    return axis, place
+
+
+@lowers(aten.scatter.src)
+def scatter_source(builder: Builder, x: Value, dim: int, indices: Value, source: Value) -> Value:
+    """`x` with elements of `source` written at indices along one dimension."""
+    _, place = _one_axis(x, dim, indices)
+    return _scattered(builder, x, indices.shape, place, source.load, "set")
+
+
+@lowers(aten.scatter.value)
+def scatter_value(builder: Builder, x: Value, dim: int, indices: Value, value: Operand) -> Value:
+    """`x` with a number written at indices along one dimension."""
+    _, place = _one_axis(x, dim, indices)
+    return _scattered(builder, x, indices.shape, place, reader(value, indices.shape), "set")
+
+
+@lowers(aten.scatter_add.default)
+def scatter_add(builder: Builder, x: Value, dim: int, indices: Value, source: Value) -> Value:
+    """`x` with elements of `source` added at indices along one dimension."""
+    _, place = _one_axis(x, dim, indices)
+    return _scattered(builder, x, indices.shape, place, source.load, "add")

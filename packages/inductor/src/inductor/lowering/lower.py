@@ -1,0 +1,279 @@
+"""FX graph in, loop `Graph` out: walks the nodes once and calls their lowerings.
+
+Every operator of the graph ends as loops, as a view, as a vendor call or as a declared fallback; an
+operator that nobody knows is never an error.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import OpOverload
+
+from inductor.errors import UnsupportedOperationError, WireError
+from inductor.ir.nodes import Graph, GraphInput, Origin, View
+from inductor.ir.operations import Size
+from inductor.lowering.builder import Builder, TensorFact
+from inductor.lowering.registry import LOWERINGS, VENDOR, VIEWS
+from inductor.lowering.values import Value
+from primtorch.symbolic import Expression
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch.fx import GraphModule, Node
+
+
+def size_of(value: Any) -> Any:
+    """A number of the graph as int, float, bool or expression."""
+    if isinstance(value, torch.SymInt):
+        from primtorch.symbolic import expression_of  # noqa: PLC0415  only symbolic graphs need it
+
+        return expression_of(value)
+    return value
+
+
+def fact_of(value: Any) -> Any:
+    """What `node.meta["val"]` promises: facts for tensors, numbers as they are."""
+    if isinstance(value, torch.Tensor):
+        meta = getattr(value, "meta", None)
+        if meta is not None and hasattr(meta, "storage_offset"):
+            return TensorFact(
+                tuple(meta.shape), tuple(meta.stride), meta.dtype, meta.device, meta.storage_offset
+            )
+        return TensorFact(
+            tuple(size_of(extent) for extent in value.shape),
+            tuple(size_of(step) for step in value.stride()),
+            value.dtype,
+            value.device,
+            size_of(value.storage_offset()),
+        )
+    if isinstance(value, list | tuple):
+        return tuple(fact_of(item) for item in value)
+    return size_of(value)
+
+
+class _GraphBuilder(Builder):
+    """A builder that knows which FX node it is at."""
+
+    def __init__(self, facts: Mapping[Node, Any]) -> None:
+        super().__init__()
+        self._facts = facts
+        self.node: Node | None = None
+
+    def argument_fact(self, position: int) -> TensorFact:
+        """What the graph promises of the current node's argument `position`."""
+        assert self.node is not None
+        fact = self._facts[self.node.args[position]]  # type: ignore[index]
+        assert isinstance(fact, TensorFact)
+        return fact
+
+
+def _uses(nodes: list[Node]) -> dict[Node, int]:
+    """How many consumers each node has, looking through views and tuple items."""
+    uses: dict[Node, int] = {}
+    for node in reversed(nodes):
+        count = 0
+        for user in node.users:
+            through = user.target in VIEWS or user.target is operator.getitem
+            count += uses[user] if through else 1
+        uses[node] = count
+    return uses
+
+
+def lower(gm: GraphModule, *, name: str = "graph") -> Graph:
+    """Lower a graph of wire 3.
+
+    Raises:
+        WireError: a node is no operator, or lacks its `val`.
+    """
+    nodes = list(gm.graph.nodes)
+    facts: dict[Node, Any] = {}
+    for node in nodes:
+        if node.op != "output":
+            facts[node] = _promised(gm, node)
+    builder = _GraphBuilder(facts)
+    uses = _uses(nodes)
+    environment: dict[Node, Any] = {}
+    inputs: list[GraphInput] = []
+    constants: dict[str, torch.Tensor] = {}
+    result: Any = ()
+    outputs = _output_nodes(nodes)
+    for node in nodes:
+        builder.node = node
+        match node.op:
+            case "placeholder":
+                environment[node] = _placeholder(builder, node, facts[node], inputs)
+            case "get_attr":
+                environment[node] = _attribute(builder, gm, node, facts[node], constants)
+            case "call_function":
+                value = _call(builder, node, facts[node], environment)
+                environment[node] = value
+                if isinstance(value, Value):
+                    builder.settle(value, uses[node], output=node in outputs)
+            case "output":
+                result = node.args[0]
+            case other:
+                raise WireError(str(node), f"{other} nodes aren't part of a functional graph")
+    finished = tuple(_output(builder, item, facts, environment) for item in result)
+    return Graph(
+        name,
+        tuple(inputs),
+        builder.buffers,
+        tuple(builder.nodes),
+        finished,
+        constants,
+        str(gm.meta.get("role", "inference")),
+    )
+
+
+def _promised(gm: GraphModule, node: Node) -> Any:
+    if "val" in node.meta:
+        return fact_of(node.meta["val"])
+    if node.op == "get_attr":
+        return fact_of(_fetch(gm, str(node.target)))
+    raise WireError(str(node), 'has no meta["val"]', node.meta.get("source_line"))
+
+
+def _fetch(gm: GraphModule, path: str) -> Any:
+    value: Any = gm
+    for part in path.split("."):
+        value = getattr(value, part)
+    return value
+
+
+def _output_nodes(nodes: list[Node]) -> set[Node]:
+    found: set[Node] = set()
+    for node in nodes:
+        if node.op == "output":
+            found.update(node.all_input_nodes)
+    return found
+
+
+def _placeholder(builder: Builder, node: Node, fact: Any, inputs: list[GraphInput]) -> Any:
+    described = node.meta.get("input", {})
+    name = str(node.name)
+    if isinstance(fact, TensorFact):
+        buffer = builder.buffer(fact.shape, fact.stride, fact.dtype, fact.device, name)
+        inputs.append(GraphInput(name, "tensor", static=bool(described.get("static", False))))
+        return builder.stored(buffer)
+    if isinstance(fact, Expression):
+        inputs.append(GraphInput(name, "size", fact))
+        return fact
+    if isinstance(fact, torch.SymFloat):
+        inputs.append(GraphInput(name, "scalar", dtype=torch.float64))
+        return _scalar(builder, name)
+    if fact is None or isinstance(fact, (bool, int, float, complex)):
+        inputs.append(GraphInput(name, "size"))
+        return fact
+    raise WireError(str(node), f"an input can't be {type(fact).__name__}")
+
+
+def _scalar(builder: Builder, name: str) -> Value:
+    """A varying number as a tensor without dimensions."""
+    return builder.pointwise(
+        lambda recorder, _: recorder.argument(name, torch.float64),
+        shape=(),
+        dtype=torch.float64,
+        device=torch.device("cpu"),
+        operations=0,
+        loads=0,
+    )
+
+
+def _attribute(
+    builder: Builder, gm: GraphModule, node: Node, fact: Any, constants: dict[str, torch.Tensor]
+) -> Any:
+    value = _fetch(gm, str(node.target))
+    if not isinstance(value, torch.Tensor):
+        raise WireError(str(node), f"the constant {node.target} is no tensor")
+    name = f"constant_{len(constants)}"
+    constants[name] = value.detach()
+    assert isinstance(fact, TensorFact)
+    return builder.stored(
+        builder.buffer(tuple(value.shape), value.stride(), value.dtype, value.device, name)
+    )
+
+
+def _call(builder: Builder, node: Node, fact: Any, environment: dict[Node, Any]) -> Any:
+    target = node.target
+    if not _has_tensor(fact) and target is not operator.getitem:
+        # Integer arithmetic: the promised value is the expression itself.
+        if not isinstance(target, OpOverload) or isinstance(fact, (int, Expression)):
+            return fact
+    args = _arguments(node.args, environment)
+    if target is operator.getitem:
+        return args[0][args[1]]
+    if not isinstance(target, OpOverload):
+        raise WireError(
+            str(node), f"{target} is no operator overload", node.meta.get("source_line")
+        )
+    kwargs = {key: _arguments(value, environment) for key, value in node.kwargs.items()}
+    builder.fact = fact
+    builder.operator = target
+    builder.origin = Origin(str(node.name), str(target), node.meta.get("source_line"))
+    function = LOWERINGS.get(target)
+    if function is None:
+        reason = VENDOR.get(target)
+        if reason is not None:
+            return builder.call("vendor", target, args, kwargs, reason)
+        return builder.call("fallback", target, args, kwargs, "nobody lowers it")
+    try:
+        return function(builder, *args, **kwargs)
+    except UnsupportedOperationError as error:
+        # What was stored meanwhile is right as it is; what nobody reads is dropped by the schedule.
+        builder.fact = fact
+        return builder.call("fallback", target, args, kwargs, error.why)
+
+
+def _has_tensor(fact: Any) -> bool:
+    if isinstance(fact, tuple):
+        return any(_has_tensor(item) for item in fact)
+    return isinstance(fact, TensorFact)
+
+
+def _arguments(value: Any, environment: dict[Node, Any]) -> Any:
+    if isinstance(value, torch.fx.Node):
+        return environment[value]
+    if isinstance(value, list | tuple):
+        return tuple(_arguments(item, environment) for item in value)
+    return size_of(value)
+
+
+def _output(
+    builder: Builder, item: Any, facts: Mapping[Node, Any], environment: dict[Node, Any]
+) -> View | Size | float | None:
+    if not isinstance(item, torch.fx.Node):
+        return size_of(item)
+    value = environment[item]
+    if not isinstance(value, Value):
+        return value
+    fact = facts[item]
+    builder.fact = fact
+    builder.origin = Origin(str(item.name), "output", item.meta.get("source_line"))
+    view = _output_view(builder, value)
+    if _same_stride(view, fact):
+        return view
+    buffer = builder.buffer(fact.shape, fact.stride, fact.dtype, fact.device)
+    builder.store(value, buffer.view)
+    return buffer.view
+
+
+def _output_view(builder: Builder, value: Value) -> View:
+    """Where an output lies; of a part of something computed, the whole is stored, as in eager."""
+    if value.view is None and value.base is not None and value.window is not None:
+        view = value.window(_output_view(builder, value.base))
+        if view is not None:
+            value.view = view
+            value.function = None
+            return view
+    return builder.realize(value)
+
+
+def _same_stride(view: View, fact: TensorFact) -> bool:
+    return all(
+        ours == theirs or extent == 1
+        for ours, theirs, extent in zip(view.stride, fact.stride, view.shape, strict=True)
+    )
