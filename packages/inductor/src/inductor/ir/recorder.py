@@ -66,7 +66,13 @@ class _OpenStage:
 class Recorder:
     """Records one body; see the module. Positions are final only after `finish`."""
 
-    def __init__(self, ranges: Sequence[Size], reduction_ranges: Sequence[Size] = ()) -> None:
+    def __init__(
+        self,
+        ranges: Sequence[Size],
+        reduction_ranges: Sequence[Size] = (),
+        *,
+        hoist: bool = False,
+    ) -> None:
         self.ranges = tuple(ranges)
         self.reduction_ranges = tuple(reduction_ranges)
         self.outer = outer_symbols(self.ranges)
@@ -79,6 +85,9 @@ class Recorder:
         self._stored_inner: dict[tuple[str, Size], int] = {}
         self._indirects: dict[Symbol, int] = {}
         self._mask: Scalar | None = None
+        self._hoist = hoist
+        self._lasting: set[int] = set()
+        self._inner_set = frozenset(self.inner)
 
     # ---- stages
     def stage(self, level: Literal["outer", "inner"]) -> None:
@@ -113,11 +122,39 @@ class Recorder:
                 return Scalar(position, operation.dtype)
         position = len(self._operations)
         self._operations.append(operation)
-        self._stages[-1].positions.append(position)
+        stage = self._stages[-1]
+        lasting = not inner or operation.name in ("reduce", "part")
+        if inner and not lasting and self._hoist and self._invariant(operation):
+            stage = self._outer_stage()
+            lasting = True
+        stage.positions.append(position)
+        if lasting:
+            self._lasting.add(position)
         if operation.name not in EFFECTS:
-            lasting = not inner or operation.name in ("reduce", "part")
             (self._seen if lasting else self._seen_inner)[operation] = position
         return Scalar(position, operation.dtype)
+
+    def _invariant(self, operation: Operation) -> bool:
+        """Whether an operation of a sweep has the same value at all of its points."""
+        if operation.name in EFFECTS or operation.name in ("reduce", "scan"):
+            return False
+        if not all(operand in self._lasting for operand in operation.operands):
+            return False
+        index = operation.index
+        return isinstance(index, int) or index is None or self._inner_set.isdisjoint(
+            index.free_symbols
+        )
+
+    def _outer_stage(self) -> _OpenStage:
+        """The outer stage right before the current sweep."""
+        if len(self._stages) < 2 or self._stages[-2].level != "outer":
+            self._stages.insert(len(self._stages) - 1, _OpenStage("outer", []))
+        return self._stages[-2]
+
+    def hold(self, buffer: str, index: Size, value: Scalar) -> None:
+        """Let later loads of an element be a value, without storing it."""
+        table = self._stored if self.level == "outer" else self._stored_inner
+        table[buffer, index] = value.position
 
     # ---- masks
     @contextmanager

@@ -46,7 +46,8 @@ class TensorFact:
 class Builder:
     """The state of one lowering; see the module."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, round_halves: bool = True) -> None:
+        self.round_halves = round_halves
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Node] = []
         self.fact: Any = None

@@ -58,8 +58,8 @@ def fact_of(value: Any) -> Any:
 class _GraphBuilder(Builder):
     """A builder that knows which FX node it is at."""
 
-    def __init__(self, facts: Mapping[Node, Any]) -> None:
-        super().__init__()
+    def __init__(self, facts: Mapping[Node, Any], *, round_halves: bool) -> None:
+        super().__init__(round_halves=round_halves)
         self._facts = facts
         self.node: Node | None = None
 
@@ -83,8 +83,13 @@ def _uses(nodes: list[Node]) -> dict[Node, int]:
     return uses
 
 
-def lower(gm: GraphModule, *, name: str = "graph") -> Graph:
+def lower(gm: GraphModule, *, name: str = "graph", round_halves: bool = True) -> Graph:
     """Lower a graph of wire 3.
+
+    Args:
+        gm: the graph.
+        name: its name in texts.
+        round_halves: round values of half types at each operator's end, as eager does.
 
     Raises:
         WireError: a node is no operator, or lacks its `val`.
@@ -94,7 +99,7 @@ def lower(gm: GraphModule, *, name: str = "graph") -> Graph:
     for node in nodes:
         if node.op != "output":
             facts[node] = _promised(gm, node)
-    builder = _GraphBuilder(facts)
+    builder = _GraphBuilder(facts, round_halves=round_halves)
     uses = _uses(nodes)
     environment: dict[Node, Any] = {}
     inputs: list[GraphInput] = []

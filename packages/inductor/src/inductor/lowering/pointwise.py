@@ -142,13 +142,15 @@ def elementwise(
     dtype = fact.dtype
     wide = value_dtype(dtype if compute is None else compute)
     shape = fact.shape
+    # Without rounding a half value stays float32 until it is stored.
+    rounded = dtype if builder.round_halves else value_dtype(dtype)
     readers = tuple(reader(operand, shape) for operand in operands)
 
     def load(recorder: Recorder, coordinates: Coordinates) -> Scalar:
         scalars = [
             recorder.to_dtype(read(recorder, coordinates), wide) for read in readers
         ]
-        return recorder.to_dtype(function(recorder, *scalars), dtype)
+        return recorder.to_dtype(function(recorder, *scalars), rounded)
 
     operations, loads = cost(operands)
     return builder.pointwise(

@@ -1,0 +1,65 @@
+"""`compile_fx`: the compiler behind wire 3."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from inductor.errors import WireError
+from inductor.execute import CompiledGraph, InterpretedProgram
+from inductor.options import InductorOptions
+from inductor.pipeline import BoxedCallable, Observer, compile_graph
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch.fx import GraphModule
+
+__all__ = ["CompiledGraph", "InterpretedProgram", "compile_fx"]
+
+_LOG = logging.getLogger("inductor")
+
+
+def compile_fx(
+    gm: GraphModule,
+    example_inputs: Sequence[Any] = (),
+    *,
+    options: InductorOptions | None = None,
+    observer: Observer | None = None,
+) -> BoxedCallable:
+    """Compile a functional graph of core operators.
+
+    Args:
+        gm: a graph as docs/interfaces.md promises on wire 3.
+        example_inputs: the placeholders' fake values; the graph's own `val`s are what counts.
+        options: see `InductorOptions`.
+        observer: called as `observer(stage, text)` after each stage.
+
+    Returns:
+        A callable with `boxed = True` and `output_layouts`: takes a list of arguments, empties it,
+        returns a tuple.
+
+    Raises:
+        WireError: the graph breaks the wire's promises.
+        InductorError: a fault of ours, under `options.strict` only; otherwise the graph then runs
+            operator by operator, with one warning.
+    """
+    del example_inputs
+    chosen = InductorOptions() if options is None else options
+    try:
+        return compile_graph(gm, chosen, observer)
+    except WireError:
+        raise
+    except Exception as error:
+        if chosen.strict:
+            raise
+        _LOG.warning(
+            "inductor could not compile a graph and runs it operator by operator: %s", error
+        )
+        return _operator_by_operator(gm)
+
+
+def _operator_by_operator(gm: GraphModule) -> BoxedCallable:
+    from inductor.eager import EagerGraph  # noqa: PLC0415  only after a fault of ours
+
+    return EagerGraph(gm)

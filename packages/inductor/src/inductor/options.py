@@ -1,0 +1,32 @@
+"""The options of this package: one frozen dataclass, passed as an argument, part of cache keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class InductorOptions:
+    """How a graph is compiled; every field has a default that suits most programs."""
+
+    executor: Literal["native", "interpreter"] = field(
+        default="native",
+        metadata={"help": "run generated kernels, or interpret the loops with torch (slow)"},
+    )
+    fuse: bool = field(
+        default=True, metadata={"help": "let loop nodes share kernels; off for debugging"}
+    )
+    round_halves: bool = field(
+        default=True,
+        metadata={"help": "round half types at each operator boundary, as eager does"},
+    )
+    verify: bool = field(
+        default=False, metadata={"help": "check the rules of the loop IR after every stage"}
+    )
+    strict: bool = field(
+        default=False, metadata={"help": "raise on faults of the compiler instead of falling back"}
+    )
+    compiler: str = field(
+        default="", metadata={"help": "the C++ compiler; empty means CXX, g++, then clang++"}
+    )

@@ -1,0 +1,88 @@
+"""The table of contents of the compiler: from an FX graph to a callable, stage by stage.
+
+Each stage takes what the one before made. `verify` is run when the options ask for it, `text` only
+when somebody watches; a stage never prints itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from inductor import ir, lowering, schedule
+from inductor.execute import execute
+from inductor.graph import check_wire
+
+if TYPE_CHECKING:
+    from torch.fx import GraphModule
+
+    from inductor.ir import Graph, Program
+    from inductor.options import InductorOptions
+
+Observer = Callable[[str, str], None]
+
+
+class BoxedCallable(Protocol):
+    """A compiled graph: takes and empties a list, returns a tuple."""
+
+    boxed: bool
+    output_layouts: tuple[tuple[ir.Size, ...] | None, ...]
+
+    def __call__(self, inputs: list[Any], /) -> tuple[Any, ...]:
+        """Run the graph."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of the road: what it does, how its result is checked and shown, under which name."""
+
+    name: str
+    run: Callable[[Any, GraphModule, InductorOptions], Any]
+    verify: Callable[[Any], None] | None = None
+    text: Callable[[Any], str] | None = None
+    file: str = ""
+
+
+def _check(gm: GraphModule, _: GraphModule, __: InductorOptions) -> GraphModule:
+    check_wire(gm)
+    return gm
+
+
+def _lower(gm: GraphModule, _: GraphModule, options: InductorOptions) -> Graph:
+    return lowering.lower(gm, round_halves=options.round_halves)
+
+
+def _schedule(graph: Graph, _: GraphModule, options: InductorOptions) -> Program:
+    return schedule.build(graph, fusing=options.fuse)
+
+
+STAGES: tuple[Stage, ...] = (
+    Stage("check the wire", _check),
+    Stage("lower to loops", _lower, ir.verify_graph, ir.graph_text, "06_loops.txt"),
+    Stage(
+        "choose kernels", _schedule, schedule.verify_program, ir.program_text, "07_schedule.txt"
+    ),
+)
+"""What happens before code generation, in order."""
+
+
+def plan(gm: GraphModule, options: InductorOptions, observer: Observer | None = None) -> Program:
+    """Run the stages."""
+    value: Any = gm
+    for stage in STAGES:
+        value = stage.run(value, gm, options)
+        if options.verify and stage.verify is not None:
+            stage.verify(value)
+        if observer is not None and stage.text is not None:
+            observer(stage.file, stage.text(value))
+    return value
+
+
+def compile_graph(
+    gm: GraphModule, options: InductorOptions, observer: Observer | None = None
+) -> BoxedCallable:
+    """All stages, then code generation and the executor."""
+    program = plan(gm, options, observer)
+    return execute(program, gm, options, observer)

@@ -1,0 +1,138 @@
+"""How a kernel's loops run: what is vectorised, tiled, divided among threads.
+
+By the layout of the accesses: the variable in which most of them are contiguous is the vector loop.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inductor.analysis import body_work, coefficient
+from inductor.analysis.cost import buffer_bytes, smallest
+from inductor.ir.index import inner_symbols, is_expression, outer_symbols, product, storage_length
+from inductor.ir.kernel import Decisions, Tile, Vector
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from inductor.ir.nodes import Buffer, LoopBody
+    from inductor.ir.operations import Size
+    from primtorch.symbolic import Symbol
+
+COLUMN_BLOCK = 64
+TILE = 32
+TILED_BYTES = 64 * 1024
+ENOUGH_CHUNKS = 64
+SPLIT_LENGTH = 1 << 16
+
+
+def decide(body: LoopBody, buffers: Mapping[str, Buffer]) -> Decisions:
+    """All decisions of one kernel."""
+    outer, inner = outer_symbols(body.ranges), inner_symbols(body.reduction_ranges)
+    touched = [buffers[name] for name in sorted(body.reads | body.writes) if name in buffers]
+    tile = None
+    if inner:
+        vector = _reduction_vector(body, outer, inner)
+    else:
+        vector = Vector("outer", len(outer) - 1) if outer else None
+        tile = _tile(body, outer, buffers)
+    parallel = _parallel(body, vector)
+    split = (
+        bool(inner)
+        and all(extent == 1 for extent in body.ranges)
+        and smallest(product(body.reduction_ranges)) >= SPLIT_LENGTH
+        and _single_reduction(body)
+    )
+    if split:
+        parallel = 0
+    return Decisions(
+        parallel=parallel,
+        vector=vector,
+        tile=tile,
+        reduction_split=split,
+        work=body_work(body),
+        bytes=sum(buffer_bytes(buffer) for buffer in touched),
+        wide_index=any(_wide(buffer) for buffer in touched),
+    )
+
+
+def _wide(buffer: Buffer) -> bool:
+    length = storage_length(buffer.shape, buffer.stride)
+    return is_expression(length) or int(length) >= 2**31  # type: ignore[call-overload]
+
+
+def _contiguous(body: LoopBody, symbol: Symbol) -> int:
+    """How many accesses are contiguous in a variable, less those that jump."""
+    score = 0
+    for stage in body.stages:
+        for operation in stage.operations:
+            if operation.buffer is None or operation.index is None:
+                continue
+            factor = coefficient(operation.index, symbol)
+            if factor == 1:
+                score += 2
+            elif factor is None:
+                score -= 2
+            elif factor != 0:
+                score -= 1
+    return score
+
+
+def _reduction_vector(
+    body: LoopBody, outer: Sequence[Symbol], inner: Sequence[Symbol]
+) -> Vector:
+    along = _contiguous(body, inner[-1])
+    across = _contiguous(body, outer[-1]) if outer else -1
+    scans = any(
+        operation.name in ("scan", "accumulate")
+        for stage in body.stages
+        for operation in stage.operations
+    )
+    if across > along and across > 0 and not scans:
+        return Vector("outer", len(outer) - 1, COLUMN_BLOCK)
+    return Vector("inner", len(inner) - 1)
+
+
+def _tile(
+    body: LoopBody, outer: Sequence[Symbol], buffers: Mapping[str, Buffer]
+) -> Tile | None:
+    """Two loops in tiles where some large access is contiguous in another loop than the last."""
+    if len(outer) < 2:
+        return None
+    for stage in body.stages:
+        for operation in stage.operations:
+            if operation.buffer is None or operation.index is None:
+                continue
+            last = coefficient(operation.index, outer[-1])
+            if last is None or last == 0 or last == 1:
+                continue
+            for position, symbol in enumerate(outer[:-1]):
+                large = buffer_bytes(buffers[operation.buffer]) >= TILED_BYTES
+                if coefficient(operation.index, symbol) == 1 and large:
+                    if smallest(body.ranges[position]) < TILE // 4:
+                        continue
+                    return Tile((position, len(outer) - 1), TILE)
+    return None
+
+
+def _parallel(body: LoopBody, vector: Vector | None) -> int:
+    """As many leading loops as it takes to have enough chunks, the vector loop only if alone."""
+    limit = len(body.ranges)
+    if vector is not None and vector.level == "outer" and limit > 1:
+        limit -= 1
+    chunks: Size = 1
+    for position in range(limit):
+        chunks = chunks * body.ranges[position]
+        if smallest(chunks) >= ENOUGH_CHUNKS:
+            return position + 1
+    if vector is not None and vector.level == "outer" and smallest(chunks) < 2 * 8:
+        return len(body.ranges)
+    return limit
+
+
+def _single_reduction(body: LoopBody) -> bool:
+    sweeps = [stage for stage in body.stages if stage.level == "inner"]
+    return len(sweeps) == 1 and all(
+        operation.name not in ("store", "accumulate", "scan")
+        for operation in sweeps[0].operations
+    )

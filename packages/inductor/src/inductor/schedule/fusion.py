@@ -1,0 +1,259 @@
+"""Decides which loop nodes share a kernel: the one rule, by bytes that are no longer moved.
+
+Nodes are taken in order. Each joins the group with which it shares the most bytes, if it fits and
+no path leads from that group through others back to it: a producer's result that is consumed at
+once is neither written nor read again, an operand that both read is read once. A node that saves
+nothing worth the joint loop starts a group of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from inductor.analysis.cost import buffer_bytes
+from inductor.ir.kernel import FusionNote
+from inductor.ir.nodes import LoopNode, OperatorCall
+from inductor.schedule.groups import Fit, Group, NodeInfo, apply, inspect, joined, new_group
+
+if TYPE_CHECKING:
+    from inductor.ir.nodes import Graph
+
+MOST_MEMBERS = 64
+MOST_CANDIDATES = 64
+SHARED_FRACTION = 4
+"""Operands that both only read must make up a fourth of the node's traffic to fuse for them alone."""
+
+
+@dataclass(slots=True)
+class Fusion:
+    """The state of the decision; `items[k]` is group number k."""
+
+    items: list[Group | OperatorCall] = field(default_factory=list)
+    notes: list[FusionNote] = field(default_factory=list)
+    ancestors: list[int] = field(default_factory=list)
+    writers: dict[str, list[int]] = field(default_factory=dict)
+    readers: dict[str, list[int]] = field(default_factory=dict)
+
+
+def live_nodes(graph: Graph) -> list[LoopNode | OperatorCall]:
+    """Nodes whose results somebody needs."""
+    needed = {value.buffer for value in graph.outputs if hasattr(value, "buffer")}
+    kept: list[LoopNode | OperatorCall] = []
+    for node in reversed(graph.nodes):
+        if isinstance(node, OperatorCall):
+            pure = not node.operator._schema.is_mutable and bool(node.outputs)
+            if pure and needed.isdisjoint(node.writes) and _seedless(node):
+                continue
+        elif needed.isdisjoint(node.writes) and not _checks(node):
+            continue
+        kept.append(node)
+        needed |= node.reads
+    kept.reverse()
+    return kept
+
+
+def _seedless(node: OperatorCall) -> bool:
+    """Whether leaving the call out can't be noticed: it draws no random numbers."""
+    return all(tag.name != "nondeterministic_seeded" for tag in node.operator.tags)
+
+
+def _checks(node: LoopNode) -> bool:
+    """A dead node's index check still has to raise as eager would."""
+    return any(
+        operation.name == "indirect" and getattr(operation.attribute, "check", None) is not None
+        for stage in node.body.stages
+        for operation in stage.operations
+    )
+
+
+def fuse(graph: Graph, *, fusing: bool = True) -> Fusion:
+    """Group the live nodes of a graph."""
+    nodes = live_nodes(graph)
+    fusion = Fusion()
+    writer_count: dict[str, int] = {}
+    for node in nodes:
+        for buffer in node.writes:
+            writer_count[buffer] = writer_count.get(buffer, 0) + 1
+    sizes = {name: buffer_bytes(buffer) for name, buffer in graph.buffers.items()}
+    for node in nodes:
+        dependencies = _dependencies(fusion, node)
+        if isinstance(node, OperatorCall):
+            _append(fusion, node, dependencies)
+            _register(fusion, len(fusion.items) - 1, node)
+            continue
+        info = inspect(node)
+        chosen = (
+            _choose(fusion, info, dependencies, sizes, writer_count) if fusing else None
+        )
+        if chosen is None:
+            _append(fusion, new_group(len(fusion.items), info), dependencies)
+            number = len(fusion.items) - 1
+        else:
+            group, fit = chosen
+            apply(group, fit)
+            number = group.number
+            _extend(fusion, number, dependencies)
+        _register(fusion, number, node)
+    return fusion
+
+
+def _dependencies(fusion: Fusion, node: LoopNode | OperatorCall) -> set[int]:
+    found: set[int] = set()
+    for buffer in node.reads:
+        found.update(fusion.writers.get(buffer, ()))
+    if isinstance(node, LoopNode) and node.kind == "scatter":
+        for buffer in node.writes:
+            found.update(fusion.writers.get(buffer, ()))
+    return found
+
+
+def _append(fusion: Fusion, item: Group | OperatorCall, dependencies: set[int]) -> None:
+    mask = 0
+    for number in dependencies:
+        mask |= fusion.ancestors[number] | (1 << number)
+    fusion.items.append(item)
+    fusion.ancestors.append(mask)
+
+
+def _extend(fusion: Fusion, number: int, dependencies: set[int]) -> None:
+    mask = fusion.ancestors[number]
+    before = mask
+    for other in dependencies:
+        if other != number:
+            mask |= fusion.ancestors[other] | (1 << other)
+    if mask == before:
+        return
+    fusion.ancestors[number] = mask
+    bit = 1 << number
+    for other, theirs in enumerate(fusion.ancestors):
+        if theirs & bit:
+            fusion.ancestors[other] = theirs | mask
+
+
+def _register(fusion: Fusion, number: int, node: LoopNode | OperatorCall) -> None:
+    for buffer in node.writes:
+        numbers = fusion.writers.setdefault(buffer, [])
+        if number not in numbers:
+            numbers.append(number)
+    for buffer in node.reads:
+        numbers = fusion.readers.setdefault(buffer, [])
+        if not numbers or numbers[-1] != number:
+            numbers.append(number)
+
+
+def _choose(
+    fusion: Fusion,
+    info: NodeInfo,
+    dependencies: set[int],
+    sizes: dict[str, int],
+    writer_count: dict[str, int],
+) -> tuple[Group, Fit] | None:
+    """The group that a node joins, with how it fits."""
+    node = info.node
+    if node.kind == "scatter":
+        return None
+    candidates: dict[int, int] = {}
+    vertical: set[int] = set()
+    for buffer in node.reads:
+        size = sizes[buffer]
+        for number in fusion.writers.get(buffer, ()):
+            if writer_count[buffer] == 1:
+                candidates[number] = candidates.get(number, 0) + 2 * size
+                vertical.add(number)
+        for number in fusion.readers.get(buffer, ())[-MOST_CANDIDATES:]:
+            candidates[number] = candidates.get(number, 0) + size
+    traffic = sum(sizes[buffer] for buffer in node.reads | node.writes)
+    order = sorted(candidates.items(), key=lambda pair: (-pair[1], -pair[0]))
+    for number, saved in order:
+        item = fusion.items[number]
+        if isinstance(item, OperatorCall):
+            continue
+        last = item.members[-1].info.node.name
+        reason = _refusal(fusion, item, number, dependencies, writer_count, node)
+        if reason is None and number not in vertical and saved * SHARED_FRACTION < traffic:
+            reason = f"shares only {saved} of {traffic} bytes"
+        fit: Fit | str = reason or joined(item, info)
+        if isinstance(fit, str):
+            fusion.notes.append(FusionNote(last, node.name, False, fit, 0))
+            continue
+        how = "consumes its result" if number in vertical else "reads the same"
+        if fit.member.role == "accumulate":
+            how += ", columns summed along the rows"
+        fusion.notes.append(FusionNote(last, node.name, True, how, saved))
+        return item, fit
+    return None
+
+
+def _refusal(
+    fusion: Fusion,
+    group: Group,
+    number: int,
+    dependencies: set[int],
+    writer_count: dict[str, int],
+    node: LoopNode,
+) -> str | None:
+    if len(group.members) >= MOST_MEMBERS:
+        return "the kernel is full"
+    for buffer in node.reads:
+        if buffer in group.stores and writer_count[buffer] > 1:
+            return f"{buffer} has other writers too"
+    bit = 1 << number
+    for other in dependencies:
+        if other != number and fusion.ancestors[other] & bit:
+            return "a step between them needs the first and feeds the second"
+    return None
+
+
+def ordered(fusion: Fusion) -> list[Group | OperatorCall]:
+    """Groups and calls in an order of execution, as near to the graph's as dependencies allow."""
+    direct: list[set[int]] = [set() for _ in fusion.items]
+    for number, item in enumerate(fusion.items):
+        nodes = (
+            [item]
+            if isinstance(item, OperatorCall)
+            else [member.info.node for member in item.members]
+        )
+        for node in nodes:
+            direct[number] |= _dependencies_within(fusion, node, number)
+    waiting = [len(before) for before in direct]
+    followers: list[list[int]] = [[] for _ in fusion.items]
+    for number, before in enumerate(direct):
+        for other in before:
+            followers[other].append(number)
+    ready = [(_position(fusion.items[n]), n) for n, count in enumerate(waiting) if count == 0]
+    heapq.heapify(ready)
+    result: list[Group | OperatorCall] = []
+    while ready:
+        _, number = heapq.heappop(ready)
+        result.append(fusion.items[number])
+        for follower in followers[number]:
+            waiting[follower] -= 1
+            if waiting[follower] == 0:
+                heapq.heappush(ready, (_position(fusion.items[follower]), follower))
+    assert len(result) == len(fusion.items), "fusion made a cycle"
+    return result
+
+
+def _dependencies_within(
+    fusion: Fusion, node: LoopNode | OperatorCall, number: int
+) -> set[int]:
+    found: set[int] = set()
+    for buffer in node.reads:
+        found.update(fusion.writers.get(buffer, ()))
+    if isinstance(node, LoopNode) and node.kind == "scatter":
+        found.update(
+            other
+            for buffer in node.writes
+            for other in fusion.writers.get(buffer, ())
+            if other < number
+        )
+    # Readers of a scattered buffer wait for the scatter too: it is among the writers.
+    found.discard(number)
+    return found
+
+
+def _position(item: Group | OperatorCall) -> int:
+    name = item.name if isinstance(item, OperatorCall) else item.members[-1].info.node.name
+    return int(name[1:])
