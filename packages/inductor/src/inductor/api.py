@@ -60,6 +60,6 @@ def compile_fx(
 
 
 def _operator_by_operator(gm: GraphModule) -> BoxedCallable:
-    from inductor.eager import EagerGraph  # noqa: PLC0415  only after a fault of ours
+    from inductor.eager import EagerGraph
 
     return EagerGraph(gm)

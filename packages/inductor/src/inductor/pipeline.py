@@ -61,9 +61,7 @@ def _schedule(graph: Graph, _: GraphModule, options: InductorOptions) -> Program
 STAGES: tuple[Stage, ...] = (
     Stage("check the wire", _check),
     Stage("lower to loops", _lower, ir.verify_graph, ir.graph_text, "06_loops.txt"),
-    Stage(
-        "choose kernels", _schedule, schedule.verify_program, ir.program_text, "07_schedule.txt"
-    ),
+    Stage("choose kernels", _schedule, schedule.verify_program, ir.program_text, "07_schedule.txt"),
 )
 """What happens before code generation, in order."""
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from inductor.ir.operations import Size
 
 
-
 def flat_storage(tensor: Tensor, length: int) -> Tensor:
     """The elements from a tensor's first on, one-dimensional, sharing memory."""
     return torch.as_strided(tensor, (length,), (1,), tensor.storage_offset())

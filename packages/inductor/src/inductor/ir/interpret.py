@@ -5,7 +5,8 @@ written. It is the oracle in tests and the last resort for a kernel that no comp
 is not fast.
 """
 
-# ruff: noqa: D102, PLR0917  # the protocol's methods are documented by the operation list of docs/loop_ir.md
+# ruff: noqa: D102  # the protocol's methods are documented by the operation list of
+# docs/loop_ir.md
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from inductor.errors import UnsupportedOperationError
 from inductor.ir.apply import apply_operation
@@ -34,7 +36,6 @@ if TYPE_CHECKING:
         StoreMode,
     )
 
-Tensor = torch.Tensor
 
 _TORCH_NAMES = {
     "rsqrt": torch.rsqrt,
@@ -151,10 +152,11 @@ class Interpreter:
         where = self._place(buffer, index)
         if mask is not None:
             where = torch.where(mask, where, 0)
-            if storage.numel() == 0:
-                value = storage.new_zeros(()).expand(where.shape)
-            else:
-                value = storage[where]
+            value = (
+                storage.new_zeros(()).expand(where.shape)
+                if storage.numel() == 0
+                else storage[where]
+            )
             value = torch.where(
                 mask, value, torch.zeros((), dtype=storage.dtype, device=self.device)
             )

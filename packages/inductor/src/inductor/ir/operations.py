@@ -9,7 +9,8 @@ Invariant: values have one of `VALUE_DTYPES`. Half types never occur as a value'
 converts to float32, `round_to` rounds a float32 to what a half type holds, a store narrows.
 """
 
-# ruff: noqa: D102, PLR0917  # the protocol's methods are documented by the operation list of docs/loop_ir.md
+# ruff: noqa: D102  # the protocol's methods are documented by the operation list of
+# docs/loop_ir.md
 
 from __future__ import annotations
 

@@ -141,8 +141,10 @@ class Recorder:
         if not all(operand in self._lasting for operand in operation.operands):
             return False
         index = operation.index
-        return isinstance(index, int) or index is None or self._inner_set.isdisjoint(
-            index.free_symbols
+        return (
+            isinstance(index, int)
+            or index is None
+            or self._inner_set.isdisjoint(index.free_symbols)
         )
 
     def _outer_stage(self) -> _OpenStage:

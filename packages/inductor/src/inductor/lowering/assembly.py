@@ -4,6 +4,8 @@
 which tensor is read (only that one).
 """
 
+# ruff: noqa: ARG001, A002  # a lowering has its operator's signature
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -42,9 +44,7 @@ def cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
         extent = piece.shape[axis]
         if extent != 0:
             offset = start * buffer.stride[axis]
-            builder.store(
-                piece, View(buffer.name, piece.shape, buffer.stride, offset, fact.dtype)
-            )
+            builder.store(piece, View(buffer.name, piece.shape, buffer.stride, offset, fact.dtype))
         start = start + extent
     return builder.stored(buffer)
 
@@ -96,9 +96,7 @@ def pad(builder: Builder, x: Value, padding: Sequence[Size], value: Constant = 0
             limits.append((axis, low, high))
 
     def load(recorder: Recorder, place: Coordinates) -> Scalar:
-        moved = tuple(
-            coordinate - before.get(axis, 0) for axis, coordinate in enumerate(place)
-        )
+        moved = tuple(coordinate - before.get(axis, 0) for axis, coordinate in enumerate(place))
         return _chosen(
             recorder,
             _inside(recorder, place, limits),
@@ -192,9 +190,7 @@ def select_scatter(builder: Builder, x: Value, source: Value, dim: int, index: S
         coordinate = recorder.index_expression(place[axis], torch.int64)
         return recorder.op("eq", coordinate, recorder.index_expression(at, torch.int64))
 
-    return _written(
-        builder, x, source, limits, lambda place: (*place[:axis], *place[axis + 1 :])
-    )
+    return _written(builder, x, source, limits, lambda place: (*place[:axis], *place[axis + 1 :]))
 
 
 @lowers(aten.diagonal_scatter.default)
@@ -215,4 +211,3 @@ def diagonal_scatter(
         return (*(place[axis] for axis in rest), along)
 
     return _written(builder, x, source, limits, moved)
-

@@ -8,11 +8,8 @@ traffic: the scheduler forwards it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from inductor.ir.index import contiguous_stride, linear_index
 from inductor.ir.nodes import Buffer, LoopNode, OperatorCall, Origin, View
@@ -21,7 +18,9 @@ from inductor.lowering.values import Coordinates, Value
 from primtorch.symbolic import bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+
+    import torch
 
     from inductor.ir.nodes import LoopKind, Node
     from inductor.ir.operations import ReductionKind, Size, StoreMode
@@ -69,9 +68,7 @@ class Builder:
         name: str | None = None,
     ) -> Buffer:
         """A new buffer."""
-        buffer = Buffer(
-            name or self._fresh(), tuple(shape), tuple(stride), dtype, device
-        )
+        buffer = Buffer(name or self._fresh(), tuple(shape), tuple(stride), dtype, device)
         self.buffers[buffer.name] = buffer
         return buffer
 
@@ -128,9 +125,7 @@ class Builder:
 
     def loop(self, kind: LoopKind, recorder: Recorder, device: torch.device) -> None:
         """Add what a recorder holds as a node."""
-        self._add(
-            LoopNode(f"n{len(self.nodes)}", kind, recorder.finish(), device, self._origins())
-        )
+        self._add(LoopNode(f"n{len(self.nodes)}", kind, recorder.finish(), device, self._origins()))
 
     # ---- whole operators
     def call(self, kind: str, operator: Any, args: Any, kwargs: Any, reason: str) -> Any:
@@ -173,9 +168,7 @@ class Builder:
 
     def stored(self, buffer: Buffer) -> Value:
         """A whole buffer as a value."""
-        return Value(
-            buffer.shape, buffer.dtype, buffer.device, buffer.view, stride=buffer.stride
-        )
+        return Value(buffer.shape, buffer.dtype, buffer.device, buffer.view, stride=buffer.stride)
 
     # ---- loops that lowerings ask for
     def pointwise(
@@ -244,9 +237,7 @@ class Builder:
         recorder.stage("outer")
         for buffer, scalar in zip(results, scalars, strict=True):
             narrowed = recorder.to_dtype(scalar, buffer.dtype)
-            recorder.store(
-                buffer.name, linear_index(place, buffer.stride), narrowed, buffer.dtype
-            )
+            recorder.store(buffer.name, linear_index(place, buffer.stride), narrowed, buffer.dtype)
         self.loop("reduction", recorder, value.device)
 
     def scatter(

@@ -3,13 +3,15 @@
 None of them reads memory (random numbers read their seed), so they are computed where needed.
 """
 
+# ruff: noqa: ARG001, A002  # a lowering has its operator's signature
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import primtorch
 import torch
 
+import primtorch
 from inductor.errors import UnsupportedOperationError
 from inductor.ir.index import contiguous_stride, linear_index
 from inductor.ir.operations import HALF_DTYPES, Size, value_dtype
@@ -29,7 +31,10 @@ assert primtorch.__version__, "importing primtorch registers its operators"
 
 
 def _generated(
-    builder: Builder, function: Callable[[Recorder, Coordinates], Scalar], operations: int, loads: int = 0
+    builder: Builder,
+    function: Callable[[Recorder, Coordinates], Scalar],
+    operations: int,
+    loads: int = 0,
 ) -> Value:
     fact = builder.fact
 
@@ -222,5 +227,3 @@ def philox_randint(
         return recorder.op("add", drawn, shifted)
 
     return _generated(builder, load, 24, 0)
-
-

@@ -14,7 +14,6 @@ from torch._ops import OpOverload
 
 from inductor.errors import UnsupportedOperationError, WireError
 from inductor.ir.nodes import Graph, GraphInput, Origin, View
-from inductor.ir.operations import Size
 from inductor.lowering.builder import Builder, TensorFact
 from inductor.lowering.registry import LOWERINGS, VENDOR, VIEWS
 from inductor.lowering.values import Value
@@ -25,11 +24,13 @@ if TYPE_CHECKING:
 
     from torch.fx import GraphModule, Node
 
+    from inductor.ir.operations import Size
+
 
 def size_of(value: Any) -> Any:
     """A number of the graph as int, float, bool or expression."""
     if isinstance(value, torch.SymInt):
-        from primtorch.symbolic import expression_of  # noqa: PLC0415  only symbolic graphs need it
+        from primtorch.symbolic import expression_of
 
         return expression_of(value)
     return value

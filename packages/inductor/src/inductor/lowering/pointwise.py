@@ -4,6 +4,8 @@ An operator computes in the dtype its operands promote to (float32 for half type
 the end, as eager's kernels do) and yields the dtype that the graph promises.
 """
 
+# ruff: noqa: ARG001, A002  # a lowering has its operator's signature
+
 from __future__ import annotations
 
 from functools import lru_cache
@@ -28,8 +30,39 @@ Number = bool | int | float | complex
 Operand = Value | Number | Expression
 
 EXPENSIVE = frozenset(
-    "exp exp2 expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    "erf erfc erfinv lgamma digamma sigmoid pow atan2 hypot remainder fmod floor_div".split()
+    [
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log1p",
+        "log2",
+        "log10",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "erfc",
+        "erfinv",
+        "lgamma",
+        "digamma",
+        "sigmoid",
+        "pow",
+        "atan2",
+        "hypot",
+        "remainder",
+        "fmod",
+        "floor_div",
+    ]
 )
 """Operations that count as eight when weighing recomputation."""
 
@@ -88,9 +121,7 @@ def number_dtype(number: Number) -> torch.dtype:
 def _promoted(kinds: tuple[tuple[torch.dtype, bool] | type, ...]) -> torch.dtype:
     """Torch's own promotion; a kind is (dtype, has dimensions) or the type of a Python number."""
     examples = [
-        kind(1)
-        if isinstance(kind, type)
-        else torch.empty((1,) if kind[1] else (), dtype=kind[0])
+        kind(1) if isinstance(kind, type) else torch.empty((1,) if kind[1] else (), dtype=kind[0])
         for kind in kinds
     ]
     if len(examples) == 1:
@@ -147,9 +178,7 @@ def elementwise(
     readers = tuple(reader(operand, shape) for operand in operands)
 
     def load(recorder: Recorder, coordinates: Coordinates) -> Scalar:
-        scalars = [
-            recorder.to_dtype(read(recorder, coordinates), wide) for read in readers
-        ]
+        scalars = [recorder.to_dtype(read(recorder, coordinates), wide) for read in readers]
         return recorder.to_dtype(function(recorder, *scalars), rounded)
 
     operations, loads = cost(operands)
@@ -196,10 +225,38 @@ def _unary(aten_name: str, name: str) -> None:
         return elementwise(builder, (x,), _simple(name), weight=_weight(name))
 
 
-for _name in (
-    "exp exp2 expm1 log log1p log2 log10 sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-    "sqrt rsqrt reciprocal erf erfc erfinv lgamma digamma sigmoid neg bitwise_not"
-).split():
+for _name in [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log1p",
+    "log2",
+    "log10",
+    "sin",
+    "cos",
+    "tan",
+    "asin",
+    "acos",
+    "atan",
+    "sinh",
+    "cosh",
+    "tanh",
+    "asinh",
+    "acosh",
+    "atanh",
+    "sqrt",
+    "rsqrt",
+    "reciprocal",
+    "erf",
+    "erfc",
+    "erfinv",
+    "lgamma",
+    "digamma",
+    "sigmoid",
+    "neg",
+    "bitwise_not",
+]:
     _unary(_name, _name)
 
 
@@ -263,15 +320,13 @@ def conjugate(builder: Builder, x: Value) -> Value:
         return elementwise(builder, (x,), lambda _, s: s)
     if builder.operator is aten.positive.default:
         return elementwise(builder, (x,), lambda _, s: s)
-    return elementwise(builder, (x,), lambda recorder, s: _conjugate(recorder, s))
+    return elementwise(builder, (x,), _conjugate)
 
 
 def _conjugate(recorder: Recorder, s: Scalar) -> Scalar:
     real = torch.float32 if s.dtype == torch.complex64 else torch.float64
     imaginary = recorder.op("neg", recorder.op("imag", s, dtype=real))
-    return recorder.op(
-        "make_complex", recorder.op("real", s, dtype=real), imaginary, dtype=s.dtype
-    )
+    return recorder.op("make_complex", recorder.op("real", s, dtype=real), imaginary, dtype=s.dtype)
 
 
 def _predicate(name: str) -> None:
@@ -352,9 +407,7 @@ def divide(builder: Builder, x: Operand, y: Operand) -> Value:
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
-def divide_rounded(
-    builder: Builder, x: Operand, y: Operand, *, rounding_mode: str | None
-) -> Value:
+def divide_rounded(builder: Builder, x: Operand, y: Operand, *, rounding_mode: str | None) -> Value:
     """Division rounded down or towards zero."""
     match rounding_mode:
         case None:
@@ -388,9 +441,7 @@ def power(builder: Builder, x: Value, exponent: Operand) -> Value:
             case 2:
                 return elementwise(builder, (x,), lambda r, s: r.op("mul", s, s))
             case 3:
-                return elementwise(
-                    builder, (x,), lambda r, s: r.op("mul", r.op("mul", s, s), s)
-                )
+                return elementwise(builder, (x,), lambda r, s: r.op("mul", r.op("mul", s, s), s))
             case 0.5 if floating:
                 return elementwise(builder, (x,), _simple("sqrt"))
             case -0.5 if floating:

@@ -3,6 +3,8 @@
 Half types accumulate in float32 and are rounded once; integer sums are int64, as in eager.
 """
 
+# ruff: noqa: ARG001, A002  # a lowering has its operator's signature
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,6 @@ from inductor.ir.operations import Size, value_dtype
 from inductor.ir.recorder import Recorder
 from inductor.lowering.builder import TensorFact, layout_for, loop_order
 from inductor.lowering.registry import lowers
-from inductor.lowering.values import Coordinates, Value
 from inductor.lowering.views import reshape
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from inductor.ir.operations import ReductionKind, ScanKind
     from inductor.ir.recorder import Scalar
     from inductor.lowering.builder import Builder
+    from inductor.lowering.values import Coordinates, Value
 
 aten = torch.ops.aten
 
@@ -262,9 +264,7 @@ def var_mean(
 # ---- running combinations
 def _running(name: str, kind: ScanKind) -> None:
     @lowers(getattr(aten, name).default)
-    def lower(
-        builder: Builder, x: Value, dim: int, *, dtype: torch.dtype | None = None
-    ) -> Value:
+    def lower(builder: Builder, x: Value, dim: int, *, dtype: torch.dtype | None = None) -> Value:
         return scan(builder, x, dim, kind)
 
 

@@ -2,7 +2,8 @@
 
 Filled at import by the modules of this package; a duplicate raises. A lowering takes the `Builder`
 and the operator's own arguments (tensors as `Value`s, symbolic integers as expressions) and returns
-a `Value`, or a tuple of them. It may raise `UnsupportedOperationError`: the operator is then called.
+a `Value`, or a tuple of them. It may raise `UnsupportedOperationError`: the operator is then
+called.
 """
 
 from __future__ import annotations

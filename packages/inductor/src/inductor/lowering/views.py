@@ -4,8 +4,11 @@ A view never copies. On a stored value whose strides express it, it is a `View`;
 computed values, it is a function that maps coordinates of the result to coordinates of the base.
 """
 
+# ruff: noqa: ARG001, A002  # a lowering has its operator's signature
+
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,10 +71,10 @@ def _stride_hint(builder: Builder, shape: Sequence[Size]) -> tuple[Size, ...] | 
 
 
 # ---- reshaping
-def _blocks(
-    old: Sequence[Size], new: Sequence[Size]
-) -> list[tuple[list[int], list[int]]] | None:
-    """Pairs of runs of axes with equal products, axes of extent 1 left out; None if they don't align."""
+def _blocks(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
+    """Pairs of runs of axes with equal products, axes of extent 1 left out; None if they don't
+    align.
+    """
     old_axes = [axis for axis, extent in enumerate(old) if extent != 1]
     new_axes = [axis for axis, extent in enumerate(new) if extent != 1]
     blocks: list[tuple[list[int], list[int]]] = []
@@ -166,7 +169,7 @@ def reshape_stride(
         return None
     strides: list[Size | None] = [None] * len(new)
     for ours, theirs in blocks:
-        for first, second in zip(ours, ours[1:], strict=False):
+        for first, second in itertools.pairwise(ours):
             if stride[first] != stride[second] * shape[second]:
                 return None
         running = stride[ours[-1]]
@@ -243,9 +246,7 @@ def permute(builder: Builder, x: Value, dims: Any) -> Value:
         stride = tuple(view.stride[axis] for axis in order)
         return View(view.buffer, shape, stride, view.offset, view.dtype)
 
-    return window_on(
-        builder, x, shape, lambda place: tuple(place[axis] for axis in places), window
-    )
+    return window_on(builder, x, shape, lambda place: tuple(place[axis] for axis in places), window)
 
 
 @lowers(aten.t.default, view=True)
@@ -347,9 +348,7 @@ def select_at(builder: Builder, x: Value, axis: int, index: Size) -> Value:
 
     def window(view: View) -> View:
         stride = (*view.stride[:axis], *view.stride[axis + 1 :])
-        return View(
-            view.buffer, shape, stride, view.offset + index * view.stride[axis], view.dtype
-        )
+        return View(view.buffer, shape, stride, view.offset + index * view.stride[axis], view.dtype)
 
     return window_on(
         builder,
@@ -530,9 +529,7 @@ def repeat(builder: Builder, x: Value, repeats: Any) -> Value:
     return _moved(builder, x, load)
 
 
-def _moved(
-    builder: Builder, x: Value, load: Callable[[Recorder, Coordinates], Scalar]
-) -> Value:
+def _moved(builder: Builder, x: Value, load: Callable[[Recorder, Coordinates], Scalar]) -> Value:
     fact = builder.fact
     return builder.pointwise(
         load,

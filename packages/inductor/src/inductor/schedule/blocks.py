@@ -1,8 +1,8 @@
 """Tile sizes of GPU kernels: one analytic configuration for each kernel, no tuning.
 
-Comes in: a kernel. Goes out: `Blocks`. The rules aim at four programs for each multiprocessor, 16 bytes a thread, and
-rows that are read once: a row of up to `LONGEST_ROW` elements stays in registers ("persistent"), a longer one is walked
-in blocks ("looped").
+Comes in: a kernel. Goes out: `Blocks`. The rules aim at four programs for each multiprocessor, 16
+bytes a thread, and rows that are read once: a row of up to `LONGEST_ROW` elements stays in
+registers ("persistent"), a longer one is walked in blocks ("looped").
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ LONGEST_ROW = 16384
 """Elements of a row that one program holds in registers (16 warps, 32 values a thread)."""
 
 MULTIPROCESSORS = 132
-"""Of the cards that the constants were measured on; a smaller card runs more waves, the result is the same."""
+"""Of the cards that the constants were measured on; a smaller card runs more waves, the result is
+the same.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Blocks:
     """What one program computes.
 
     Fields:
-        mode: "points" (no sweep), "persistent" (whole rows in registers), "looped" (rows in blocks).
+        mode: "points" (no sweep), "persistent" (whole rows in registers), "looped" (rows in
+            blocks).
         outer: outer points in a program's tile (rows of the tile when two dimensions are tiled).
         inner: reduction points held at once; 1 for "points".
         columns: second dimension of a two-dimensional tile; 1 otherwise.

@@ -93,8 +93,10 @@ def _arguments(body: LoopBody, graph: Graph, local: set[str]) -> tuple[KernelArg
         KernelArgument(
             buffer,
             graph.buffers[buffer].dtype,
-            "update" if buffer in loaded and buffer in written
-            else "write" if buffer in written
+            "update"
+            if buffer in loaded and buffer in written
+            else "write"
+            if buffer in written
             else "read",
         )
         for buffer in order

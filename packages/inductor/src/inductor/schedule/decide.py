@@ -78,9 +78,7 @@ def _contiguous(body: LoopBody, symbol: Symbol) -> int:
     return score
 
 
-def _reduction_vector(
-    body: LoopBody, outer: Sequence[Symbol], inner: Sequence[Symbol]
-) -> Vector:
+def _reduction_vector(body: LoopBody, outer: Sequence[Symbol], inner: Sequence[Symbol]) -> Vector:
     along = _contiguous(body, inner[-1])
     across = _contiguous(body, outer[-1]) if outer else -1
     scans = any(
@@ -93,9 +91,7 @@ def _reduction_vector(
     return Vector("inner", len(inner) - 1)
 
 
-def _tile(
-    body: LoopBody, outer: Sequence[Symbol], buffers: Mapping[str, Buffer]
-) -> Tile | None:
+def _tile(body: LoopBody, outer: Sequence[Symbol], buffers: Mapping[str, Buffer]) -> Tile | None:
     """Two loops in tiles where some large access is contiguous in another loop than the last."""
     if len(outer) < 2:
         return None
@@ -104,7 +100,7 @@ def _tile(
             if operation.buffer is None or operation.index is None:
                 continue
             last = coefficient(operation.index, outer[-1])
-            if last is None or last == 0 or last == 1:
+            if last is None or last in {0, 1}:
                 continue
             for position, symbol in enumerate(outer[:-1]):
                 large = buffer_bytes(buffers[operation.buffer]) >= TILED_BYTES
@@ -133,6 +129,5 @@ def _parallel(body: LoopBody, vector: Vector | None) -> int:
 def _single_reduction(body: LoopBody) -> bool:
     sweeps = [stage for stage in body.stages if stage.level == "inner"]
     return len(sweeps) == 1 and all(
-        operation.name not in ("store", "accumulate", "scan")
-        for operation in sweeps[0].operations
+        operation.name not in ("store", "accumulate", "scan") for operation in sweeps[0].operations
     )

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 MOST_MEMBERS = 64
 MOST_CANDIDATES = 64
 SHARED_FRACTION = 4
-"""Operands that both only read must make up a fourth of the node's traffic to fuse for them alone."""
+"""Operands that both only read must make up a fourth of the node's traffic to fuse for them alone.
+"""
 
 
 @dataclass(slots=True)
@@ -84,9 +85,7 @@ def fuse(graph: Graph, *, fusing: bool = True) -> Fusion:
             _register(fusion, len(fusion.items) - 1, node)
             continue
         info = inspect(node)
-        chosen = (
-            _choose(fusion, info, dependencies, sizes, writer_count) if fusing else None
-        )
+        chosen = _choose(fusion, info, dependencies, sizes, writer_count) if fusing else None
         if chosen is None:
             _append(fusion, new_group(len(fusion.items), info), dependencies)
             number = len(fusion.items) - 1
@@ -236,9 +235,7 @@ def ordered(fusion: Fusion) -> list[Group | OperatorCall]:
     return result
 
 
-def _dependencies_within(
-    fusion: Fusion, node: LoopNode | OperatorCall, number: int
-) -> set[int]:
+def _dependencies_within(fusion: Fusion, node: LoopNode | OperatorCall, number: int) -> set[int]:
     found: set[int] = set()
     for buffer in node.reads:
         found.update(fusion.writers.get(buffer, ()))

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Literal
 
 from inductor.analysis import Accesses, accesses_of
 from inductor.ir.index import inner_symbols, outer_symbols
-from inductor.ir.nodes import LoopNode
 from inductor.schedule.space import (
     Mapping,
     align_by_access,
@@ -24,6 +23,7 @@ from primtorch.symbolic import Symbol, free_symbols, substitute
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from inductor.ir.nodes import LoopNode
     from inductor.ir.operations import Size
 
 Level = Literal["outer", "inner"]
@@ -232,9 +232,7 @@ def _match(
         found.append(dict(zip(symbols, their_symbols, strict=True)))
     if len(extents) == len(their_extents) and len(extents) > 1:
         for theirs, ours in _guides(group, info):
-            aligned = align_by_access(
-                theirs, their_symbols, their_extents, ours, symbols, extents
-            )
+            aligned = align_by_access(theirs, their_symbols, their_extents, ours, symbols, extents)
             if aligned is not None and aligned not in found:
                 found.append(aligned)
     if len(extents) < len(their_extents):
@@ -301,9 +299,7 @@ def _fit_reductions(group: Group, info: NodeInfo, found: list[Fit]) -> None:
     outer, inner = group.outer_variables, group.inner_variables
     role = info.node.kind
     for first in _match(group, info, info.outer, body.ranges, outer, group.outer):
-        for second in _match(
-            group, info, info.inner, body.reduction_ranges, inner, group.inner
-        ):
+        for second in _match(group, info, info.inner, body.reduction_ranges, inner, group.inner):
             ordered = role != "scan" and not _positional(info)
             if ordered or tuple(second.values()) == tuple(inner):
                 member = Member(info, {**first, **second}, role, "inner")
@@ -368,7 +364,8 @@ def _divided(
         return None
     positions = {symbol: position for position, symbol in enumerate(theirs)}
     columns_last = bool(kept) and min(positions[s] for s in kept) > max(  # type: ignore[index]
-        positions[s] for s in summed  # type: ignore[index]
+        positions[s]
+        for s in summed  # type: ignore[index]
     )
     accumulate = info.accumulates and columns_last
     if accumulate:

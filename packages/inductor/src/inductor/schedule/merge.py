@@ -96,9 +96,9 @@ def merge(group: Group, buffers: Mapping[str, Buffer], escaping: AbstractSet[str
     for slot in range(plan.last + 1):
         recorder.stage("outer")
         for number, member in enumerate(group.members):
-            if member.role in ("reduction",) and plan.slots[number] == slot - 1:
-                _replay_stages(recorder, member, "outer", values[number], symbols[number])
-            elif member.level == "outer" and plan.slots[number] == slot:
+            if (member.role == "reduction" and plan.slots[number] == slot - 1) or (
+                member.level == "outer" and plan.slots[number] == slot
+            ):
                 _replay_stages(recorder, member, "outer", values[number], symbols[number])
         if not group.inner:
             continue
@@ -123,9 +123,7 @@ def merge(group: Group, buffers: Mapping[str, Buffer], escaping: AbstractSet[str
     return Merged(body, tuple(local for local in locals_ if local.name in used))
 
 
-def _plan(
-    group: Group, buffers: Mapping[str, Buffer], escaping: AbstractSet[str]
-) -> _Plan:
+def _plan(group: Group, buffers: Mapping[str, Buffer], escaping: AbstractSet[str]) -> _Plan:
     slots: list[int] = []
     available: dict[str, int] = {}
     producer: dict[str, int] = {}
@@ -157,9 +155,7 @@ def _plan(
     return _Plan(slots, producer, policy, last)
 
 
-def _keep(
-    group: Group, member: Member, buffer: Buffer, policy: Mapping[str, Policy]
-) -> Policy:
+def _keep(group: Group, member: Member, buffer: Buffer, policy: Mapping[str, Policy]) -> Policy:
     """How a value of one sweep reaches a later one."""
     if member.role == "pointwise":
         operations = [
@@ -167,7 +163,9 @@ def _keep(
         ]
         weight = sum(operation_weight(operation.name) for operation in operations) - 1
         loads = member.info.accesses.loads
-        simple = all(policy.get(name, "store") != "hold" or _row_only(group, name) for name in loads)
+        simple = all(
+            policy.get(name, "store") != "hold" or _row_only(group, name) for name in loads
+        )
         if weight <= CHEAP_WEIGHT + len(loads) and len(loads) <= CHEAP_LOADS and simple:
             return "recompute"
     length = product(group.inner)
@@ -218,7 +216,9 @@ def _replay_stages(
 ) -> None:
     for stage in member.info.node.body.stages:
         if stage.level == level:
-            recorder.replay(_numbered(stage.start, stage.operations), member.mapping, values, symbols)
+            recorder.replay(
+                _numbered(stage.start, stage.operations), member.mapping, values, symbols
+            )
 
 
 def _numbered(start: int, operations: Sequence[Operation]) -> list[tuple[int, Operation]]:
@@ -249,4 +249,3 @@ def _replay_accumulate(
         store.dtype,
         kind,  # type: ignore[arg-type]
     )
-
