@@ -7,6 +7,7 @@ one test. Nothing of torch's own compiler is used. Invariant: importing this mod
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +15,8 @@ from torch.utils._device import DeviceContext
 
 __all__ = [
     "AUTOCAST_DEVICES",
+    "REQUIRES_GRAD",
+    "STATE_FUNCTIONS",
     "autocast_cache_enabled",
     "dispatch_keys",
     "dispatch_mode_stack",
@@ -76,3 +79,32 @@ def functorch_depth() -> int:
 def autocast_cache_enabled() -> bool:
     """Whether autocast keeps the casts of weights."""
     return torch.is_autocast_cache_enabled()
+
+
+_LIBRARIES = Path(torch.__file__).parent / "lib"
+_C10 = str(_LIBRARIES / "libc10.so")
+_ATEN = str(_LIBRARIES / "libtorch_cpu.so")
+
+REQUIRES_GRAD = (_C10, "_ZNK3c1010TensorImpl13requires_gradEv")
+"""Library and symbol of `bool TensorImpl::requires_grad() const`."""
+
+STATE_FUNCTIONS: tuple[tuple[str, str], ...] = (
+    (_C10, "_ZN3c108GradMode10is_enabledEv"),
+    (_C10, "_ZN3c1013InferenceMode10is_enabledEv"),
+    (_ATEN, "_ZN2at8autocast19is_autocast_enabledEN3c1010DeviceTypeE"),
+    (_ATEN, "_ZN2at8autocast18get_autocast_dtypeEN3c1010DeviceTypeE"),
+    (_ATEN, "_ZN2at8autocast25is_autocast_cache_enabledEv"),
+    (_C10, "_ZN3c1031get_default_dtype_as_scalartypeEv"),
+    (_ATEN, "_ZN2at13globalContextEv"),
+    (_ATEN, "_ZNK2at7Context23deterministicAlgorithmsEv"),
+    (_ATEN, "_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv"),
+    (_ATEN, "_ZNK2at7Context36deterministicFillUninitializedMemoryEv"),
+    (_ATEN, "_ZNK2at7Context22float32MatmulPrecisionEv"),
+    (_ATEN, "_ZN2at15get_num_threadsEv"),
+    (_ATEN, "_ZN2at9functorch20getDynamicLayerStackEv"),
+    (_ATEN, "_ZN2at4impl22PythonTorchFunctionTLS18get_disabled_stateEv"),
+    (_ATEN, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv"),
+    (_C10, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv"),
+)
+"""Functions without arguments (autocast's take a device type, the context's the context) that tell the
+state, in the order that the extension's `set_state` takes their addresses."""

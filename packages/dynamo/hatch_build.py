@@ -1,0 +1,111 @@
+"""Builds the C extension `dynamo._fast`, if it can be built.
+
+As a build hook of hatchling it puts the extension into the wheel, or beside the sources for an editable
+install. Without a compiler or Python's headers the wheel is pure Python: the package works, with a larger
+overhead per call, and `dynamo._native.why_no_c` says so. Run as a script it builds beside the sources. Nothing
+but a C compiler and Python's own headers is needed, torch least of all.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent
+FOLDER = ROOT / "src" / "dynamo"
+SOURCES = ("_fast.c", "_guards.c", "_dispatch.c", "_hook.c")
+SWITCH = "DYNAMO_NO_EXTENSION"  # set to build a pure wheel on purpose
+
+
+class CannotBuild(Exception):  # noqa: N818  # not a fault: the pure form is the answer
+    """The extension cannot be built here; the text says why."""
+
+
+def target() -> Path:
+    """Where the extension for the running interpreter goes."""
+    return FOLDER / f"_fast{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+
+def build(*, debug: bool = False) -> Path:
+    """Compile all sources in one command and return the extension's path.
+
+    Raises:
+        CannotBuild: there is no compiler, no headers, or it fails.
+    """
+    compiler = shlex.split(os.environ.get("CC") or "cc")
+    include = Path(sysconfig.get_path("include"))
+    if not (include / "Python.h").exists():
+        raise CannotBuild(f"Python's headers are not in {include}")
+    out = target()
+    temporary = out.with_name(f".{out.name}.{os.getpid()}")
+    optimize = ["-O0", "-g", "-fsanitize=undefined"] if debug else ["-O2", "-fno-semantic-interposition"]
+    command = [
+        *compiler,
+        "-shared",
+        "-fPIC",
+        "-std=gnu11",
+        *optimize,
+        "-Wall",
+        "-fvisibility=hidden",
+        "-fno-strict-aliasing",
+        f"-I{include}",
+        *(str(FOLDER / source) for source in SOURCES),
+        "-o",
+        str(temporary),
+        "-ldl",
+    ]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise CannotBuild(f"{compiler[0]}: {error.strerror}") from error
+    if done.returncode != 0:
+        temporary.unlink(missing_ok=True)
+        raise CannotBuild(done.stderr)
+    if done.stderr:
+        sys.stderr.write(done.stderr)
+    temporary.replace(out)  # at once: another process may be importing it
+    return out
+
+
+try:
+    from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+except ImportError:  # run as a script
+    pass
+else:
+
+    class ExtensionHook(BuildHookInterface):  # type: ignore[type-arg]
+        """Adds the extension to a wheel."""
+
+        def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002
+            """Build before hatchling collects files; leave the wheel pure if that fails."""
+            if self.target_name != "wheel":
+                return
+            if os.environ.get(SWITCH):
+                self.app.display_warning(f"dynamo: no C extension, {SWITCH} is set")
+                return
+            try:
+                made = build()
+            except CannotBuild as error:
+                self.app.display_warning(f"dynamo: no C extension, pure Python instead: {error}")
+                return
+            build_data["artifacts"].append("/" + made.relative_to(ROOT).as_posix())
+            build_data["pure_python"] = False
+            build_data["infer_tag"] = True
+
+        def clean(self, versions: list[str]) -> None:  # noqa: ARG002
+            """Remove what `initialize` made, for every interpreter."""
+            for made in FOLDER.glob("_fast*.so"):
+                made.unlink()
+
+
+if __name__ == "__main__":
+    try:
+        path = build(debug="--debug" in sys.argv)
+    except CannotBuild as error:
+        sys.exit(f"cannot build: {error}")
+    sys.stdout.write(f"{path}\n")

@@ -1,0 +1,365 @@
+"""From ordered guards to the flat program of the C extension.
+
+Comes in: a `GuardProgram`'s guards, size sources and inputs. Goes out: an extension `Program`, or None without
+the extension. Each source on the way is loaded once, when the first guard needs it; a kind that C has no step
+for is a call of its Python meaning. Invariant: the extension's program and `GuardProgram`'s Python evaluation
+give the same answer for every call.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, assert_never
+
+import torch
+from primtorch.symbolic import map_expression
+
+from dynamo.guards.calibrate import dtype_code, state_numbers
+from dynamo.guards.kinds import (
+    MISSING,
+    Guard,
+    GuardKind,
+    TensorGuard,
+    Weakly,
+    check_guard,
+    same_keys,
+    storage_pattern,
+)
+from dynamo.source import (
+    AttributeSource,
+    ClosureSource,
+    ConstantSource,
+    DictKeySource,
+    FunctionSource,
+    GlobalSource,
+    InstanceAttributeSource,
+    ItemSource,
+    LengthSource,
+    LocalSource,
+    ModuleMemberSource,
+    SizeSource,
+    Source,
+    StorageOffsetSource,
+    StrideSource,
+    TypeSource,
+    element,
+    normalized,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import CodeType
+
+__all__ = ["lower_program"]
+
+_DEEPEST = 60  # operands that a shape predicate may keep waiting in C
+
+
+class _Lowering:
+    """The steps so far, and the register of each source that was loaded."""
+
+    def __init__(self, fast: Any, code: CodeType, names: Sequence[str]) -> None:
+        self.op: dict[str, int] = fast.STEPS
+        self.postfix: dict[str, int] = fast.POSTFIX
+        self.code = code
+        self.names = names
+        self.steps: list[tuple[Any, ...]] = []
+        self.registers: dict[Source, int] = {}
+        self.integers: dict[Source, int] = {}
+
+    def step(
+        self,
+        op: str,
+        *,
+        source: int = -1,
+        into: int = -1,
+        number: int = 0,
+        operand: Any = None,
+        second: Any = None,
+        data: tuple[Any, ...] | None = None,
+    ) -> None:
+        self.steps.append((self.op[op], source, into, number, operand, second, data))
+
+    def load(self, source: Source) -> int:
+        """The register that holds `source`, loaded now if it was not."""
+        source = normalized(source)
+        found = self.registers.get(source)
+        if found is None:
+            base = getattr(source, "base", None)
+            origin = -1 if base is None else self.load(base)
+            found = len(self.registers)
+            self._load_step(source, origin, found)
+            self.registers[source] = found
+        return found
+
+    def _load_step(self, source: Source, origin: int, into: int) -> None:
+        step = partial(self.step, source=origin, into=into)
+        match source:
+            case LocalSource(local, _):
+                step("LOAD_ARGUMENT", number=self.names.index(local))
+            case ClosureSource(variable):
+                step("LOAD_CLOSURE", number=self.code.co_freevars.index(variable))
+            case FunctionSource():
+                step("LOAD_FUNCTION")
+            case GlobalSource(variable, None):
+                step("LOAD_GLOBAL", operand=variable)
+            case GlobalSource(variable, namespace):
+                assert namespace is not None
+                step("LOAD_NAMESPACE", operand=variable, second=namespace.values)
+            case ConstantSource(value, _):
+                step("LOAD_CONSTANT", operand=value)
+            case AttributeSource(_, attribute):
+                step("LOAD_ATTRIBUTE", operand=attribute)
+            case InstanceAttributeSource(_, attribute):
+                step("LOAD_OWN_ATTRIBUTE", operand=attribute)
+            case ItemSource(_, key):
+                small = type(key) is int and abs(key) < 2**31
+                number, second = (key, True) if small else (0, None)
+                step("LOAD_ITEM", operand=key, number=number, second=second)
+            case DictKeySource(_, index):
+                step("LOAD_ELEMENT", operand=element, number=index)
+            case TypeSource():
+                step("LOAD_TYPE")
+            case LengthSource():
+                step("LOAD_LENGTH")
+            case SizeSource(_, dimension):
+                step("LOAD_SIZE", number=dimension)
+            case StrideSource(_, dimension):
+                step("LOAD_STRIDE", number=dimension)
+            case StorageOffsetSource():
+                step("LOAD_OFFSET")
+            case ModuleMemberSource():
+                raise AssertionError("module members are spelled out by `normalized`")
+            case _:
+                assert_never(source)
+
+    def load_integer(self, source: Source) -> int:
+        """The integer register that holds `source`."""
+        source = normalized(source)
+        found = self.integers.get(source)
+        if found is None:
+            found = len(self.integers)
+            match source:
+                case SizeSource(base, dimension):
+                    self.step("INT_SIZE", source=self.load(base), into=found, number=dimension)
+                case StrideSource(base, dimension):
+                    self.step("INT_STRIDE", source=self.load(base), into=found, number=dimension)
+                case StorageOffsetSource(base):
+                    self.step("INT_OFFSET", source=self.load(base), into=found)
+                case _:
+                    self.step("INT_VALUE", source=self.load(source), into=found)
+            self.integers[source] = found
+        return found
+
+    def check(self, guard: Guard, size_sources: Mapping[Any, Source]) -> None:  # one case per kind
+        source = -1 if guard.source is None else self.load(guard.source)
+        operand = guard.operand
+        step = partial(self.step, source=source)
+        match guard.kind:
+            case GuardKind.TYPE | GuardKind.CODE | GuardKind.EQUAL:
+                step(f"CHECK_{guard.kind.name}", operand=operand)
+            case GuardKind.HAS_ATTRIBUTE | GuardKind.LACKS_ATTRIBUTE:
+                step(f"CHECK_{guard.kind.name}", operand=operand)
+            case GuardKind.CONTAINS | GuardKind.LACKS | GuardKind.LACKS_OWN_ATTRIBUTE:
+                step(f"CHECK_{guard.kind.name}", operand=operand)
+            case GuardKind.IDENTITY:
+                if isinstance(operand, Weakly):
+                    step("CHECK_REFERENCE", operand=operand.reference)
+                else:
+                    step("CHECK_IDENTITY", operand=operand)
+            case GuardKind.TENSOR:
+                data = _tensor_fields(operand)
+                step("CHECK_TENSOR", operand=operand.matches, second=operand.type, data=data)
+            case GuardKind.LENGTH:
+                step("CHECK_LENGTH", number=operand)
+            case GuardKind.KEYS:
+                step("CHECK_KEYS", operand=operand, second=same_keys)
+            case GuardKind.CLASS_ATTRIBUTE:
+                name, value = operand
+                if value is MISSING:
+                    step("CHECK_CLASS_ATTRIBUTE", operand=name)
+                else:
+                    step("CHECK_CLASS_ATTRIBUTE", operand=name, second=value)
+            case GuardKind.NO_HOOKS:
+                step("CHECK_NO_HOOKS")
+            case GuardKind.SAME_OBJECT:
+                step("CHECK_SAME_OBJECT", into=self.load(operand))
+            case GuardKind.DISTINCT:
+                step("CHECK_DISTINCT", data=(source, *map(self.load, operand)))
+            case GuardKind.STORAGES:
+                sources, pattern = operand
+                registers = tuple(map(self.load, sources))
+                ask = partial(_has_pattern, pattern)
+                step("CHECK_STORAGES", operand=ask, data=(*registers, *pattern))
+            case GuardKind.GLOBAL_STATE:
+                step("CHECK_STATE", operand=operand.holds, data=state_numbers_or_none(operand))
+            case GuardKind.NO_GLOBAL_HOOKS:
+                step("CHECK_CALL", operand=partial(check_guard, guard, None, None, None))
+            case GuardKind.SHAPE:
+                self._check_shape(operand, size_sources)
+            case GuardKind.PREDICATE:
+                step("CHECK_CALL", operand=operand[0])
+            case _:
+                assert_never(guard.kind)
+
+    def _check_shape(self, predicate: Any, size_sources: Mapping[Any, Source]) -> None:
+        writer = _PostfixWriter(self.postfix, lambda symbol: self.load_integer(size_sources[symbol]))
+        try:
+            code = writer.predicate(predicate)
+        except NotImplementedError:
+            code = None
+        if code is None or writer.deepest(code) > _DEEPEST:
+            symbols = tuple(predicate.free_symbols)
+            sources = [size_sources[symbol] for symbol in symbols]
+            raise NotImplementedError(f"no steps for {predicate.text} over {sources}")
+        self.step("CHECK_SHAPE", data=code, number=len(code))
+
+
+def state_numbers_or_none(state: Any) -> tuple[int, ...] | None:
+    """The state as numbers where torch's layout is known and the state has no modes."""
+    try:
+        return state_numbers(state)
+    except LookupError:
+        return None
+
+
+def _has_pattern(pattern: tuple[int, ...], tensors: list[torch.Tensor]) -> bool:
+    return storage_pattern(tensors) == pattern
+
+
+def _tensor_fields(guard: TensorGuard) -> tuple[Any, ...] | None:
+    """What C compares in place; None where only Python can tell."""
+    try:
+        code = dtype_code(guard.dtype)
+    except LookupError:
+        return None
+    if guard.type not in (torch.Tensor, torch.nn.Parameter):
+        return None  # a subclass may answer for its sizes itself
+    return (
+        guard.type,
+        guard.dispatch_keys,
+        code,
+        -1 if guard.device.index is None else guard.device.index,
+        int(guard.requires_grad),
+        -1 if guard.is_leaf is None else int(guard.is_leaf),
+        guard.shape,
+        guard.strides,
+    )
+
+
+class _PostfixWriter:
+    """Writes expressions over sizes as postfix code (visitor of primtorch's expressions)."""
+
+    def __init__(self, op: Mapping[str, int], register: Any) -> None:
+        self.op = op
+        self.register = register
+
+    def deepest(self, code: tuple[int, ...]) -> int:
+        """How many operands wait at most."""
+        pushes = (self.op["CONSTANT"], self.op["SIZE"])
+        depth = most = 0
+        words = iter(code)
+        for word in words:
+            if word in pushes:
+                next(words)
+                depth += 1
+                most = max(most, depth)
+            elif word != self.op["NOT"]:
+                depth -= 1
+        return most
+
+    def predicate(self, value: Any) -> tuple[int, ...]:
+        """The code of a Predicate; NotImplementedError for one over reals."""
+        if isinstance(value, bool):
+            return self.integer(int(value))
+        match type(value).__name__:
+            case "Equal":
+                return self._sides(value, "EQUAL")
+            case "LessThan":
+                return self._sides(value, "LESS")
+            case "Not":
+                return (*self.predicate(value.operand), self.op["NOT"])
+            case "And":
+                return self._chain([self.predicate(v) for v in value.operands], "AND")
+            case "Or":
+                return self._chain([self.predicate(v) for v in value.operands], "OR")
+            case _:
+                raise NotImplementedError(type(value).__name__)
+
+    def _sides(self, value: Any, op: str) -> tuple[int, ...]:
+        left, right = self.expression(value.left), self.expression(value.right)
+        return (*left, *right, self.op[op])
+
+    def expression(self, value: Any) -> tuple[int, ...]:
+        """The code of an int or an Expression."""
+        if isinstance(value, int):
+            return self.integer(value)
+        code: tuple[int, ...] = map_expression(value, self)
+        return code
+
+    def _chain(self, parts: list[tuple[int, ...]], op: str) -> tuple[int, ...]:
+        code = parts[0]
+        for part in parts[1:]:
+            code = (*code, *part, self.op[op])
+        return code
+
+    def integer(self, value: int) -> tuple[int, ...]:
+        """A constant; NotImplementedError beyond 64 bits."""
+        if not -(2**63) < value < 2**63:
+            raise NotImplementedError(value)
+        return (self.op["CONSTANT"], value)
+
+    def symbol(self, symbol: Any) -> tuple[int, ...]:
+        """A size."""
+        return (self.op["SIZE"], self.register(symbol))
+
+    def sum(self, constant: int, terms: tuple[tuple[Any, int], ...]) -> tuple[int, ...]:
+        """constant + sum of term * count."""
+        parts = [self.integer(constant)] if constant else []
+        for term, count in terms:
+            code = self.expression(term)
+            if count != 1:
+                code = (*self.integer(count), *code, self.op["MULTIPLY"])
+            parts.append(code)
+        return self._chain(parts, "ADD")
+
+    def product(self, factors: tuple[Any, ...]) -> tuple[int, ...]:
+        """The product."""
+        return self._chain([self.expression(factor) for factor in factors], "MULTIPLY")
+
+    def floor_div(self, dividend: Any, divisor: Any) -> tuple[int, ...]:
+        """dividend // divisor."""
+        return self._chain([*map(self.expression, (dividend, divisor))], "FLOOR_DIVIDE")
+
+    def modulo(self, dividend: Any, divisor: Any) -> tuple[int, ...]:
+        """dividend % divisor."""
+        return self._chain([*map(self.expression, (dividend, divisor))], "MODULO")
+
+    def maximum(self, arguments: tuple[Any, ...]) -> tuple[int, ...]:
+        """The greatest."""
+        return self._chain([*map(self.expression, arguments)], "MAXIMUM")
+
+    def minimum(self, arguments: tuple[Any, ...]) -> tuple[int, ...]:
+        """The least."""
+        return self._chain([*map(self.expression, arguments)], "MINIMUM")
+
+
+def lower_program(
+    fast: Any,
+    code: CodeType,
+    names: Sequence[str],
+    guards: Sequence[Guard],
+    size_sources: Mapping[Any, Source],
+    inputs: Sequence[Source],
+) -> Any:
+    """The extension's program, or None if some guard needs Python as a whole."""
+    lowering = _Lowering(fast, code, names)
+    try:
+        for guard in guards:
+            lowering.check(guard, size_sources)
+    except NotImplementedError:
+        return None
+    registers = tuple(map(lowering.load, inputs))
+    return fast.Program(
+        lowering.steps, len(lowering.registers), len(lowering.integers), registers
+    )
