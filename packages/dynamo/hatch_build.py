@@ -1,9 +1,11 @@
+# ruff: noqa: INP001  # the build hook of this folder is in no package
 """Builds the C extension `dynamo._fast`, if it can be built.
 
-As a build hook of hatchling it puts the extension into the wheel, or beside the sources for an editable
-install. Without a compiler or Python's headers the wheel is pure Python: the package works, with a larger
-overhead per call, and `dynamo._native.why_no_c` says so. Run as a script it builds beside the sources. Nothing
-but a C compiler and Python's own headers is needed, torch least of all.
+As a build hook of hatchling it puts the extension into the wheel, or beside the sources for an
+editable install. Without a compiler or Python's headers the wheel is pure Python: the package
+works, with a larger overhead per call, and `dynamo._native.why_no_c` says so. Run as a script it
+builds beside the sources. Nothing but a C compiler and Python's own headers is needed, torch least
+of all.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ SOURCES = ("_fast.c", "_guards.c", "_dispatch.c", "_hook.c")
 SWITCH = "DYNAMO_NO_EXTENSION"  # set to build a pure wheel on purpose
 
 
-class CannotBuild(Exception):  # noqa: N818  # not a fault: the pure form is the answer
+class CannotBuild(Exception):  # not a fault: the pure form is the answer
     """The extension cannot be built here; the text says why."""
 
 
@@ -43,7 +45,9 @@ def build(*, debug: bool = False) -> Path:
         raise CannotBuild(f"Python's headers are not in {include}")
     out = target()
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
-    optimize = ["-O0", "-g", "-fsanitize=undefined"] if debug else ["-O2", "-fno-semantic-interposition"]
+    optimize = (
+        ["-O0", "-g", "-fsanitize=undefined"] if debug else ["-O2", "-fno-semantic-interposition"]
+    )
     command = [
         *compiler,
         "-shared",
@@ -59,8 +63,8 @@ def build(*, debug: bool = False) -> Path:
         str(temporary),
         "-ldl",
     ]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:  # the command is ours, but for the compiler that CC names
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     except OSError as error:
         raise CannotBuild(f"{compiler[0]}: {error.strerror}") from error
     if done.returncode != 0:

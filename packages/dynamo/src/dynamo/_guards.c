@@ -23,6 +23,7 @@ typedef enum {
     CHECK_KEYS, CHECK_CONTAINS, CHECK_LACKS, CHECK_HAS_ATTRIBUTE, CHECK_LACKS_ATTRIBUTE,
     CHECK_LACKS_OWN_ATTRIBUTE, CHECK_CLASS_ATTRIBUTE, CHECK_CODE, CHECK_NO_HOOKS, CHECK_SAME_OBJECT,
     CHECK_DISTINCT, CHECK_STORAGES, CHECK_STATE, CHECK_EMPTY_TABLES, CHECK_SHAPE, CHECK_CALL,
+    CHECK_CALL_MANY,
     OP_COUNT
 } Op;
 
@@ -34,7 +35,7 @@ static const char *const OP_NAMES[OP_COUNT] = {
     "CHECK_TENSOR", "CHECK_LENGTH", "CHECK_KEYS", "CHECK_CONTAINS", "CHECK_LACKS",
     "CHECK_HAS_ATTRIBUTE", "CHECK_LACKS_ATTRIBUTE", "CHECK_LACKS_OWN_ATTRIBUTE",
     "CHECK_CLASS_ATTRIBUTE", "CHECK_CODE", "CHECK_NO_HOOKS", "CHECK_SAME_OBJECT", "CHECK_DISTINCT",
-    "CHECK_STORAGES", "CHECK_STATE", "CHECK_EMPTY_TABLES", "CHECK_SHAPE", "CHECK_CALL",
+    "CHECK_STORAGES", "CHECK_STATE", "CHECK_EMPTY_TABLES", "CHECK_SHAPE", "CHECK_CALL", "CHECK_CALL_MANY",
 };
 
 /* Postfix operators of CHECK_SHAPE. */
@@ -411,22 +412,26 @@ static int distinct(PyObject **values, const int32_t *which, int32_t count) {
     return all;
 }
 
+/* operand([values of count registers]) */
+static int call_with(Registers *r, PyObject *operand, const int32_t *which, int32_t count) {
+    own_all(r);
+    PyObject *values = PyList_New(count);
+    if (values == NULL)
+        return -1;
+    for (int32_t i = 0; i < count; i++)
+        PyList_SET_ITEM(values, i, Py_NewRef(r->values[which[i]]));
+    int holds = truth(PyObject_CallOneArg(operand, values));
+    Py_DECREF(values);
+    return holds;
+}
+
 /* data: count, then registers, then for each the index of the first that shares its storage */
 static int storages_hold(Registers *r, const Step *step) {
     const int32_t *data = step->data;
     int32_t count = data[0];
     for (int32_t i = 0; i < count; i++)
-        if (!is_plain_tensor(r->values[data[1 + i]])) { /* ask in Python */
-            own_all(r);
-            PyObject *tensors = PyList_New(count);
-            if (tensors == NULL)
-                return -1;
-            for (int32_t j = 0; j < count; j++)
-                PyList_SET_ITEM(tensors, j, Py_NewRef(r->values[data[1 + j]]));
-            int holds = truth(PyObject_CallOneArg(step->operand, tensors));
-            Py_DECREF(tensors);
-            return holds;
-        }
+        if (!is_plain_tensor(r->values[data[1 + i]]))
+            return call_with(r, step->operand, data + 1, count);
 #define STORAGE(i) FIELD(impl_of(r->values[data[1 + (i)]]), void *, layout.storage)
     for (int32_t i = 0; i < count; i++) {
         int32_t first = data[1 + count + i];
@@ -568,7 +573,8 @@ static int check(Registers *r, const Step *step) {
     switch ((Op)step->op) {
     case CHECK_TYPE: return (PyObject *)Py_TYPE(value) == operand;
     case CHECK_IDENTITY: return value == operand;
-    case CHECK_REFERENCE: return PyWeakref_GET_OBJECT(operand) == value;
+    case CHECK_REFERENCE:
+        return value != Py_None && PyWeakref_GET_OBJECT(operand) == value;
     case CHECK_EQUAL: return equal_constant(r, value, operand);
     case CHECK_TENSOR: {
         const TensorSpec *spec = step->data;
@@ -678,6 +684,8 @@ static int check(Registers *r, const Step *step) {
     case CHECK_CALL:
         own_all(r);
         return truth(value == NULL ? PyObject_CallNoArgs(operand) : PyObject_CallOneArg(operand, value));
+    case CHECK_CALL_MANY:
+        return call_with(r, operand, (int32_t *)step->data + 1, *(int32_t *)step->data);
     default: Py_UNREACHABLE();
     }
 }
@@ -833,6 +841,7 @@ static int fill(Step *step, PyObject *fields) {
         return 0;
     switch ((Op)step->op) {
     case CHECK_TENSOR: step->data = tensor_spec(data); break;
+    case CHECK_CALL_MANY:
     case CHECK_DISTINCT: step->data = numbers(data, PyTuple_GET_SIZE(data)); break;
     case CHECK_STORAGES: step->data = numbers(data, PyTuple_GET_SIZE(data) / 2); break;
     case CHECK_SHAPE:

@@ -7,10 +7,15 @@ classes and meaning.
 
 from __future__ import annotations
 
-from dynamo.guards.dispatch import CodeCache, CompiledFunction, Entry, bind, run_original
+from typing import TYPE_CHECKING
+
+from dynamo.guards.binding import bind, run_original
+from dynamo.guards.extension import fast, reads_state, reads_tensors, why_not
 
 __all__ = [
     "HAVE_C",
+    "READS_STATE",
+    "READS_TENSORS",
     "CodeCache",
     "CompiledFunction",
     "Entry",
@@ -19,5 +24,16 @@ __all__ = [
     "why_no_c",
 ]
 
-HAVE_C = False
-why_no_c = "not built"
+HAVE_C = fast is not None
+READS_TENSORS = reads_tensors
+"""Whether C reads a tensor's metadata in place; if not, it asks Python."""
+READS_STATE = reads_state
+"""The same for the state of thread and process."""
+why_no_c: str = why_not
+
+if TYPE_CHECKING or fast is None:
+    from dynamo.guards.dispatch import CodeCache, CompiledFunction, Entry
+else:
+    CodeCache = fast.CodeCache
+    CompiledFunction = fast.CompiledFunction
+    Entry = fast.Entry

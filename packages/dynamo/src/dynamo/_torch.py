@@ -106,5 +106,6 @@ STATE_FUNCTIONS: tuple[tuple[str, str], ...] = (
     (_ATEN, "_ZN2at4impl22PythonTorchFunctionTLS9stack_lenEv"),
     (_C10, "_ZN3c104impl20TorchDispatchModeTLS9stack_lenEv"),
 )
-"""Functions without arguments (autocast's take a device type, the context's the context) that tell the
-state, in the order that the extension's `set_state` takes their addresses."""
+"""Functions without arguments (autocast's take a device type, the context's the context) that tell
+the state, in the order that the extension's `set_state` takes their addresses.
+"""

@@ -43,6 +43,7 @@ __all__ = [
     "TypeSource",
     "base_of",
     "load_instructions",
+    "normalized",
     "root_of",
     "value",
 ]
@@ -311,6 +312,23 @@ def root_of(source: Source) -> Source:
     return source
 
 
+def normalized(source: Source) -> Source:
+    """The same path with module members spelled out, so that tables are shared between members."""
+    match source:
+        case ModuleMemberSource(base, table, member):
+            return ItemSource(InstanceAttributeSource(normalized(base), table), member)
+        case _:
+            outer = base_of(source)
+            if outer is None:
+                return source
+            inner = normalized(outer)
+            if inner is outer:
+                return source
+            fields = {name: getattr(source, name) for name in source.__dataclass_fields__}
+            fields["base"] = inner
+            return type(source)(**fields)
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """A call of the root function: the function, and its argument slots by name."""
@@ -346,7 +364,7 @@ def value(source: Source, scope: Scope) -> Any:  # one case per kind of source
         case ModuleMemberSource(base, table, member):
             return object.__getattribute__(value(base, scope), table)[member]
         case ItemSource(base, key):
-            return value(base, scope)[key]
+            return item(value(base, scope), key)
         case DictKeySource(base, index):
             return element(value(base, scope), index)
         case TypeSource(base):
@@ -370,6 +388,23 @@ def _builtins_of(names: Mapping[str, Any]) -> Mapping[str, Any]:
 
     found = names.get("__builtins__", builtins)
     return found if isinstance(found, dict) else vars(found)
+
+
+def item(container: Any, key: Any) -> Any:
+    """`container[key]`, without the side effect that a dict's `__missing__` may have.
+
+    Raises:
+        LookupError: there is none.
+    """
+    if isinstance(container, dict) and type(container).__getitem__ is dict.__getitem__:
+        found = dict.get(container, key, _ABSENT)
+        if found is _ABSENT:
+            raise KeyError(key)
+        return found
+    return container[key]
+
+
+_ABSENT = object()
 
 
 def element(container: Any, index: int) -> Any:

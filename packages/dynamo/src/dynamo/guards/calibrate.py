@@ -1,10 +1,10 @@
-"""Finds out where torch keeps a tensor's metadata and the thread's state, so that C can read them at once.
+"""Finds out where torch keeps a tensor's metadata and the thread's state, for C to read.
 
-Comes in: a few small tensors of known metadata, and the memory of their C++ objects. Goes out: a `TensorLayout`
-of byte offsets, and the addresses of the functions that tell the state. Nothing is assumed of a torch version:
-an offset counts only if it explains every sample, and a second set of samples is then read through the C
-extension's own check and compared with the Python attributes. Invariant: whatever does not fit exactly is
-given up, and the Python attributes are used instead.
+Comes in: a few small tensors of known metadata, and the memory of their C++ objects. Goes out: a
+`TensorLayout` of byte offsets, and the addresses of the functions that tell the state. Nothing is
+assumed of a torch version: an offset counts only if it explains every sample, and a second set of
+samples is then read through the C extension's own check and compared with the Python attributes.
+Invariant: whatever does not fit exactly is given up, and the Python attributes are used instead.
 """
 
 from __future__ import annotations
@@ -131,9 +131,9 @@ def find_layout() -> TensorLayout:
 
 def _find_geometry(samples: Sequence[torch.Tensor]) -> tuple[int, int, int, int]:
     """Where the number of dimensions, sizes and strides are, and how many lie inside."""
-    dims = [at for at in _where(samples, torch.Tensor.dim) if at + 2 * _WORD <= _WINDOW]
+    several = [at for at in _where(samples, torch.Tensor.dim) if at + 2 * _WORD <= _WINDOW]
     deep = [torch.empty(tuple(range(2, 2 + n))) for n in range(1, 9)]
-    dims = _only([at for at in dims if at in _where(deep, torch.Tensor.dim)])
+    dims = _only([at for at in several if at in _where(deep, torch.Tensor.dim)])
     sizes = dims + _WORD  # next to each other: verified below for every depth
     inline = 0
     for tensor in deep:
@@ -151,7 +151,10 @@ def _find_geometry(samples: Sequence[torch.Tensor]) -> tuple[int, int, int, int]
     strides = sizes + inline * _WORD
     for tensor in [*samples, *deep[:inline]]:
         memory = _memory(tensor)
-        if tuple(_word(memory, strides + i * _WORD) for i in range(tensor.dim())) != tensor.stride():
+        if (
+            tuple(_word(memory, strides + i * _WORD) for i in range(tensor.dim()))
+            != tensor.stride()
+        ):
             raise LookupError("the strides are elsewhere")
     return dims, sizes, strides, inline
 
@@ -221,7 +224,10 @@ _PRECISIONS = {"highest": 0, "high": 1, "medium": 2}
 
 
 def state_numbers(state: GlobalState) -> tuple[int, ...] | None:
-    """A state as the numbers that C compares; None if it has modes, which only Python can compare."""
+    """A state as the numbers that C compares.
+
+    None for one with modes or transforms, which only Python can compare.
+    """
     if state.functorch_depth or state.function_modes or state.dispatch_modes:
         return None
     if not state.function_overrides:
@@ -236,7 +242,10 @@ def state_numbers(state: GlobalState) -> tuple[int, ...] | None:
 
 
 def calibrate(fast: Any) -> tuple[bool, bool]:
-    """Give the extension `fast` what it needs; whether it reads tensors, and whether it reads the state."""
+    """Give the extension `fast` what it needs.
+
+    Returns whether it can read tensors in place, and whether it can read the state.
+    """
     return _calibrate_tensors(fast), _calibrate_state(fast)
 
 
@@ -253,7 +262,7 @@ def _calibrate_tensors(fast: Any) -> bool:
 
 
 def _reads_right(fast: Any, tensor: torch.Tensor) -> bool:
-    """Whether the extension's reads of a tensor agree with its attributes, and notice a change of each."""
+    """Whether the extension reads of a tensor what Python does, and notices each change."""
     steps = fast.STEPS
     load = (steps["LOAD_ARGUMENT"], -1, 0, 0, None, None, None)
 

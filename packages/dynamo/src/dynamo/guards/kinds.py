@@ -9,8 +9,10 @@ program does.
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from enum import Enum
+from types import MethodType
 from typing import TYPE_CHECKING, Any, assert_never
 
 import torch
@@ -29,9 +31,13 @@ __all__ = [
     "Guard",
     "GuardKind",
     "TensorGuard",
+    "Weakly",
     "check_guard",
     "describe_guard",
+    "global_hook_tables",
     "same_constant",
+    "same_keys",
+    "storage_pattern",
 ]
 
 
@@ -49,6 +55,36 @@ _HOOK_TABLES = (
     "_backward_hooks",
     "_backward_pre_hooks",
 )
+
+
+class Weakly:
+    """An object that a program compares by identity without keeping it alive.
+
+    A program outlives calls; held strongly, a module that one call used would never be freed. Once
+    the object is gone nothing is identical to it.
+    """
+
+    __slots__ = ("reference",)
+
+    def __init__(self, value: object) -> None:
+        self.reference = weakref.ref(value)
+
+    @classmethod
+    def if_possible(cls, value: object) -> object:
+        """`value` held weakly; itself where that cannot be, or where nobody else would hold it."""
+        if isinstance(value, (MethodType, weakref.ref, cls)):
+            return value
+        try:
+            return cls(value)
+        except TypeError:
+            return value
+
+    def __call__(self) -> object:
+        """The object, or None once it is gone."""
+        return self.reference()
+
+    def __repr__(self) -> str:
+        return repr(self.reference())
 
 
 class GuardKind(Enum):
@@ -123,6 +159,10 @@ class TensorGuard:
             _torch.dispatch_keys(tensor),
             tensor.is_leaf if leaf else None,
         )
+
+    def matches(self, value: object) -> bool:
+        """Whether `value` is a tensor like this."""
+        return self.difference(value) is None
 
     def difference(self, value: object) -> tuple[str, str, str] | None:  # one test per field
         """The first field in which `value` differs: its name, expected and found; None if none."""
@@ -219,7 +259,14 @@ def same_constant(left: object, right: object) -> bool:
             return bool(left == right)
 
 
-def _class_attribute(owner: type, name: str) -> object:
+def same_keys(value: Any, keys: tuple[Any, ...]) -> bool:
+    """Whether iterating over `value` gives `keys`."""
+    return len(value) == len(keys) and all(map(same_constant, value, keys))
+
+
+def _class_attribute(owner: object, name: str) -> object:
+    if not isinstance(owner, type):
+        return None
     for base in owner.__mro__:
         if name in base.__dict__:
             return base.__dict__[name]
@@ -234,12 +281,11 @@ def _own_dict(value: object) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _global_hooks() -> bool:
+def global_hook_tables() -> tuple[dict[Any, Any], ...]:
+    """The tables of hooks that run for every nn.Module; torch changes them in place."""
     module = torch.nn.modules.module
-    return any(
-        getattr(module, f"_global_{kind}_hooks")
-        for kind in ("forward", "forward_pre", "backward", "backward_pre")
-    )
+    kinds = ("forward", "forward_pre", "backward", "backward_pre")
+    return tuple(getattr(module, f"_global_{kind}_hooks") for kind in kinds)
 
 
 def storage_pattern(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
@@ -263,15 +309,19 @@ def check_guard(  # one case per kind
         case GuardKind.TYPE:
             return type(value) is operand
         case GuardKind.IDENTITY:
-            return value is operand
+            return (
+                value is not None and value is operand()
+                if isinstance(operand, Weakly)
+                else (value is operand)
+            )
         case GuardKind.EQUAL:
             return same_constant(value, operand)
         case GuardKind.TENSOR:
-            return operand.difference(value) is None
+            return bool(operand.matches(value))
         case GuardKind.LENGTH:
             return len(value) == operand
         case GuardKind.KEYS:
-            return len(value) == len(operand) and all(map(same_constant, value, operand))
+            return same_keys(value, operand)
         case GuardKind.CONTAINS:
             return operand in value
         case GuardKind.LACKS:
@@ -298,9 +348,9 @@ def check_guard(  # one case per kind
             sources, pattern = operand
             return storage_pattern([load(source) for source in sources]) == pattern
         case GuardKind.GLOBAL_STATE:
-            return operand.difference(GlobalState.now()) is None
+            return bool(operand.holds())
         case GuardKind.NO_GLOBAL_HOOKS:
-            return not _global_hooks()
+            return not any(global_hook_tables())
         case GuardKind.SHAPE:
             return bool(operand.evaluate(sizes(operand)))
         case GuardKind.PREDICATE:

@@ -1,9 +1,9 @@
 """From ordered guards to the flat program of the C extension.
 
-Comes in: a `GuardProgram`'s guards, size sources and inputs. Goes out: an extension `Program`, or None without
-the extension. Each source on the way is loaded once, when the first guard needs it; a kind that C has no step
-for is a call of its Python meaning. Invariant: the extension's program and `GuardProgram`'s Python evaluation
-give the same answer for every call.
+Comes in: a `GuardProgram`'s guards, size sources and inputs. Goes out: an extension `Program`. Each
+source on the way is loaded once, when the first guard needs it; a kind that C has no step for is a
+call of its Python meaning. Invariant: the extension's program and `GuardProgram`'s Python
+evaluation give the same answer for every call.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, assert_never
 
 import torch
-from primtorch.symbolic import map_expression
 
 from dynamo.guards.calibrate import dtype_code, state_numbers
 from dynamo.guards.kinds import (
@@ -21,7 +20,7 @@ from dynamo.guards.kinds import (
     GuardKind,
     TensorGuard,
     Weakly,
-    check_guard,
+    global_hook_tables,
     same_keys,
     storage_pattern,
 )
@@ -45,6 +44,7 @@ from dynamo.source import (
     element,
     normalized,
 )
+from primtorch.symbolic import And, Equal, LessThan, Not, Or, map_expression
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -194,7 +194,7 @@ class _Lowering:
             case GuardKind.GLOBAL_STATE:
                 step("CHECK_STATE", operand=operand.holds, data=state_numbers_or_none(operand))
             case GuardKind.NO_GLOBAL_HOOKS:
-                step("CHECK_CALL", operand=partial(check_guard, guard, None, None, None))
+                step("CHECK_EMPTY_TABLES", operand=global_hook_tables())
             case GuardKind.SHAPE:
                 self._check_shape(operand, size_sources)
             case GuardKind.PREDICATE:
@@ -203,16 +203,24 @@ class _Lowering:
                 assert_never(guard.kind)
 
     def _check_shape(self, predicate: Any, size_sources: Mapping[Any, Source]) -> None:
-        writer = _PostfixWriter(self.postfix, lambda symbol: self.load_integer(size_sources[symbol]))
+        writer = _PostfixWriter(
+            self.postfix, lambda symbol: self.load_integer(size_sources[symbol])
+        )
         try:
             code = writer.predicate(predicate)
         except NotImplementedError:
-            code = None
-        if code is None or writer.deepest(code) > _DEEPEST:
-            symbols = tuple(predicate.free_symbols)
-            sources = [size_sources[symbol] for symbol in symbols]
-            raise NotImplementedError(f"no steps for {predicate.text} over {sources}")
-        self.step("CHECK_SHAPE", data=code, number=len(code))
+            code = ()
+        if code and writer.deepest(code) <= _DEEPEST:
+            self.step("CHECK_SHAPE", data=code, number=len(code))
+            return
+        symbols = tuple(size_sources)
+        registers = tuple(self.load(size_sources[symbol]) for symbol in symbols)
+        holds = partial(_holds_over, predicate, symbols)
+        self.step("CHECK_CALL_MANY", operand=holds, data=registers)
+
+
+def _holds_over(predicate: Any, symbols: tuple[Any, ...], values: list[Any]) -> bool:
+    return bool(predicate.evaluate(dict(zip(symbols, values, strict=True))))
 
 
 def state_numbers_or_none(state: Any) -> tuple[int, ...] | None:
@@ -272,23 +280,19 @@ class _PostfixWriter:
         """The code of a Predicate; NotImplementedError for one over reals."""
         if isinstance(value, bool):
             return self.integer(int(value))
-        match type(value).__name__:
-            case "Equal":
-                return self._sides(value, "EQUAL")
-            case "LessThan":
-                return self._sides(value, "LESS")
-            case "Not":
-                return (*self.predicate(value.operand), self.op["NOT"])
-            case "And":
-                return self._chain([self.predicate(v) for v in value.operands], "AND")
-            case "Or":
-                return self._chain([self.predicate(v) for v in value.operands], "OR")
+        match value:
+            case Equal(left, right):
+                return self._chain([*map(self.expression, (left, right))], "EQUAL")
+            case LessThan(left, right):
+                return self._chain([*map(self.expression, (left, right))], "LESS")
+            case Not(operand):
+                return (*self.predicate(operand), self.op["NOT"])
+            case And(operands):
+                return self._chain([*map(self.predicate, operands)], "AND")
+            case Or(operands):
+                return self._chain([*map(self.predicate, operands)], "OR")
             case _:
                 raise NotImplementedError(type(value).__name__)
-
-    def _sides(self, value: Any, op: str) -> tuple[int, ...]:
-        left, right = self.expression(value.left), self.expression(value.right)
-        return (*left, *right, self.op[op])
 
     def expression(self, value: Any) -> tuple[int, ...]:
         """The code of an int or an Expression."""
@@ -314,7 +318,7 @@ class _PostfixWriter:
         return (self.op["SIZE"], self.register(symbol))
 
     def sum(self, constant: int, terms: tuple[tuple[Any, int], ...]) -> tuple[int, ...]:
-        """constant + sum of term * count."""
+        """Constant + sum of term * count."""
         parts = [self.integer(constant)] if constant else []
         for term, count in terms:
             code = self.expression(term)
@@ -328,11 +332,11 @@ class _PostfixWriter:
         return self._chain([self.expression(factor) for factor in factors], "MULTIPLY")
 
     def floor_div(self, dividend: Any, divisor: Any) -> tuple[int, ...]:
-        """dividend // divisor."""
+        """Dividend // divisor."""
         return self._chain([*map(self.expression, (dividend, divisor))], "FLOOR_DIVIDE")
 
     def modulo(self, dividend: Any, divisor: Any) -> tuple[int, ...]:
-        """dividend % divisor."""
+        """Dividend % divisor."""
         return self._chain([*map(self.expression, (dividend, divisor))], "MODULO")
 
     def maximum(self, arguments: tuple[Any, ...]) -> tuple[int, ...]:
@@ -352,14 +356,9 @@ def lower_program(
     size_sources: Mapping[Any, Source],
     inputs: Sequence[Source],
 ) -> Any:
-    """The extension's program, or None if some guard needs Python as a whole."""
+    """The extension's program."""
     lowering = _Lowering(fast, code, names)
-    try:
-        for guard in guards:
-            lowering.check(guard, size_sources)
-    except NotImplementedError:
-        return None
+    for guard in guards:
+        lowering.check(guard, size_sources)
     registers = tuple(map(lowering.load, inputs))
-    return fast.Program(
-        lowering.steps, len(lowering.registers), len(lowering.integers), registers
-    )
+    return fast.Program(lowering.steps, len(lowering.registers), len(lowering.integers), registers)

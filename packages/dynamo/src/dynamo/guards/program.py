@@ -10,24 +10,26 @@ those before it on its own path.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from dynamo.guards.kinds import FailedGuard, Guard, GuardKind, check_guard, describe_guard
+from dynamo.guards.extension import fast
+from dynamo.guards.kinds import FailedGuard, Guard, GuardKind, Weakly, check_guard, describe_guard
+from dynamo.guards.lower import lower_program
 from dynamo.source import (
-    InstanceAttributeSource,
-    ItemSource,
-    ModuleMemberSource,
     Scope,
     Source,
     base_of,
+    normalized,
     value,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from types import CodeType, FunctionType
 
-__all__ = ["GuardProgram", "argument_names", "compile_program", "normalized"]
+__all__ = ["GuardProgram", "argument_names", "compile_program"]
 
 # Lower is earlier among the guards on one value.
 _RANK: dict[GuardKind, int] = {
@@ -72,27 +74,10 @@ def argument_names(code: CodeType) -> tuple[str, ...]:
     return code.co_varnames[:count]
 
 
-def normalized(source: Source) -> Source:
-    """The same path with module members spelled out, so that tables are shared between members."""
-    match source:
-        case ModuleMemberSource(base, table, member):
-            return ItemSource(InstanceAttributeSource(normalized(base), table), member)
-        case _:
-            outer = base_of(source)
-            if outer is None:
-                return source
-            inner = normalized(outer)
-            if inner is outer:
-                return source
-            fields = {name: getattr(source, name) for name in source.__dataclass_fields__}
-            fields["base"] = inner
-            return type(source)(**fields)
-
-
 class GuardProgram:
     """Ordered guards of one entry, ready to be evaluated. Made by `compile_program`."""
 
-    __slots__ = ("_native", "_size_sources", "code", "guards", "inputs", "names")
+    __slots__ = ("_native", "code", "guards", "inputs", "names", "size_sources")
 
     def __init__(
         self,
@@ -105,8 +90,17 @@ class GuardProgram:
         self.guards = guards
         self.inputs = inputs
         self.names = argument_names(code)
-        self._size_sources = dict(size_sources)
+        self.size_sources = dict(size_sources)
         self._native: Any = None
+
+    @property
+    def native(self) -> Any:
+        """The extension's form of this program; None without the extension."""
+        if self._native is None and fast is not None:
+            self._native = lower_program(
+                fast, self.code, self.names, self.guards, self.size_sources, self.inputs
+            )
+        return self._native
 
     def check(self, arguments: Sequence[Any], function: FunctionType | None = None) -> bool:
         """Whether all guards hold for a call of `function` with these argument slots."""
@@ -116,11 +110,21 @@ class GuardProgram:
         self, arguments: Sequence[Any], function: FunctionType | None = None
     ) -> list[Any] | None:
         """The values of `inputs` if all guards hold, else None."""
+        native = self.native
+        if native is None:
+            return self.match_in_python(arguments, function)
+        found: list[Any] | None = native.match(tuple(arguments), function)
+        return found
+
+    def match_in_python(
+        self, arguments: Sequence[Any], function: FunctionType | None = None
+    ) -> list[Any] | None:
+        """What `match` says, by each guard's meaning: the reference for the extension."""
         evaluation = _Evaluation(self, arguments, function)
         try:
             if all(evaluation.holds(guard) for guard in self.guards):
                 return [evaluation.load(source) for source in self.inputs]
-        except Exception:  # noqa: BLE001  # what cannot be loaded does not match, whatever it raised
+        except Exception:  # noqa: BLE001  # what cannot be loaded does not match
             return None
         return None
 
@@ -173,13 +177,12 @@ class _Evaluation:
             loaded[source] = value(source, self._scope)
         return loaded[source]
 
-    def sizes(self, predicate: Any) -> dict[Any, int]:
-        sources = self._program._size_sources
-        return {symbol: self.load(sources[symbol]) for symbol in predicate.free_symbols}
+    def sizes(self, _predicate: Any) -> Mapping[Any, Any]:
+        return _Sizes(self._program.size_sources, self)
 
     def named_sizes(self, predicate: Any) -> str:
-        sources = self._program._size_sources
-        found = {sources[symbol].name(): size for symbol, size in self.sizes(predicate).items()}
+        sources = self._program.size_sources
+        found = {sources[s].name(): self.load(sources[s]) for s in predicate.free_symbols}
         return ", ".join(f"{name} = {size}" for name, size in sorted(found.items()))
 
     def holds(self, guard: Guard) -> bool:
@@ -187,11 +190,33 @@ class _Evaluation:
         return check_guard(guard, found, self.load, self.sizes)
 
 
+class _Sizes(Mapping[Any, Any]):
+    """The symbols' values, each loaded when it is asked for."""
+
+    __slots__ = ("_evaluation", "_sources")
+
+    def __init__(self, sources: Mapping[Any, Source], evaluation: _Evaluation) -> None:
+        self._sources = sources
+        self._evaluation = evaluation
+
+    def __getitem__(self, symbol: Any) -> Any:
+        return self._evaluation.load(self._sources[symbol])
+
+    def __contains__(self, symbol: object) -> bool:
+        return symbol in self._sources
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._sources)
+
+    def __len__(self) -> int:
+        return len(self._sources)
+
+
 def _ordered(guards: Iterable[Guard]) -> tuple[Guard, ...]:
     """State first, then values by path (a value before what is inside it), then relations."""
     unique: dict[tuple[Any, ...], Guard] = {}
     for guard in guards:
-        unique.setdefault(_identity(guard), guard)
+        unique.setdefault(_identity(guard), _holding_weakly(guard))
     first, last = [], []
     by_source: dict[Source, list[Guard]] = {}
     children: dict[Source | None, dict[Source, None]] = {None: {}}
@@ -215,6 +240,12 @@ def _ordered(guards: Iterable[Guard]) -> tuple[Guard, ...]:
         todo += reversed(list(children.get(source, ())))
     last.sort(key=lambda guard: _RANK[guard.kind])
     return (*first, *middle, *last)
+
+
+def _holding_weakly(guard: Guard) -> Guard:
+    if guard.kind is not GuardKind.IDENTITY:
+        return guard
+    return replace(guard, operand=Weakly.if_possible(guard.operand))
 
 
 def _plant(source: Source, children: dict[Source | None, dict[Source, None]]) -> None:

@@ -59,6 +59,10 @@ class GlobalState:
             tuple(map(_torch.mode_identity, _torch.dispatch_mode_stack())),
         )
 
+    def holds(self) -> bool:
+        """Whether it is the state of this moment on this thread."""
+        return self.difference(GlobalState.now()) is None
+
     def difference(self, other: GlobalState) -> tuple[str, str, str] | None:
         """The first field that differs: its name, its value here and there; None if all are equal.
 
