@@ -26,6 +26,7 @@ CONSTRAINTS = ROOT / "ci" / "constraints.txt"
 BASE = ROOT / ".nox" / "base"
 REPORTS = ROOT / ".nox" / "reports" / str(os.getpid())  # a folder a run: `total` adds up one run
 TEST_TOOLS = ("pytest", "hypothesis", "syrupy", "transformers", "triton")
+DOCUMENT_TOOLS = ("mkdocs", "mkdocs-material", "mkdocstrings", "mkdocstrings-python")
 BUILD_TOOLS = ("hatchling", "editables", "setuptools")
 
 nox.options.sessions = [
@@ -176,9 +177,12 @@ def e2e(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Executes every Python block of the README and of the pages in docs/."""
+    """Executes every Python block of the README and of docs/, then builds the site, strictly."""
     _prepare(session, *PACKAGES)
     _pytest(session, "ci/run_documents.py", *session.posargs)
+    session.install("--quiet", "-c", str(CONSTRAINTS), *DOCUMENT_TOOLS)
+    session.run("python", "-m", "mkdocs", "--quiet", "build", env={"NO_MKDOCS_2_WARNING": "1"})
+    session.log("the site is in .nox/site/index.html")
 
 
 @nox.session
