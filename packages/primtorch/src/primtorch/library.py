@@ -8,9 +8,10 @@ The exact function, which code generators reproduce bit by bit: Philox 4x32 with
 of the seed), counter = (low, high 32 bits of the index, low, high 32 bits of the offset), giving words w0..w3.
     uniform float32   (w0 >> 8) * 2**-24            float64  ((w0 << 21) | (w1 >> 11)) * 2**-53
             float16   (w0 >> 21) * 2**-11           bfloat16 (w0 >> 24) * 2**-8
-    normal  half, float32  sqrt(-2 log((w0 >> 8) + 1) * 2**-24)) * cos(2 pi (w1 >> 8) * 2**-24), in float32, rounded once
+    normal  half, float32  sqrt(-2 log(((w0 >> 8) + 1) * 2**-24)) * cos(2 pi (w1 >> 8) * 2**-24), rounded once
             float64        the same with ((w0 << 21 | w1 >> 11) + 1) * 2**-53 and (w2 << 21 | w3 >> 11) * 2**-53
-    randint width = high - low: up to 2**32  low + (w0 * width >> 32), else low + (((w1 << 32) | w0) mod width, unsigned)
+    randint width = high - low: up to 2**32  low + (w0 * width >> 32), else low + (((w1 << 32) | w0) mod width),
+            the remainder of unsigned numbers
 Results are contiguous and lie on the seed's device. Invariant: nothing here reads or moves a generator but `draw_seed`.
 """
 

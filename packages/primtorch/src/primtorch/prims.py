@@ -38,7 +38,10 @@ class Family:
     operators: tuple[str, ...]
 
 
-_ELEMENTWISE = "operands broadcast; strides keep the operands' common order of dimensions, dense; row-major where they disagree"
+_ELEMENTWISE = (
+    "operands broadcast; strides keep the operands' common order of dimensions, dense; "
+    "row-major where they disagree"
+)
 
 FAMILIES: tuple[Family, ...] = (
     Family(
@@ -46,8 +49,19 @@ FAMILIES: tuple[Family, ...] = (
         _ELEMENTWISE,
         "the operand's",
         "elementwise, zero where the function is a step",
-        tuple(
-            "abs neg sign sgn ceil floor trunc round relu positive conj_physical bitwise_not".split()
+        (
+            "abs",
+            "neg",
+            "sign",
+            "sgn",
+            "ceil",
+            "floor",
+            "trunc",
+            "round",
+            "relu",
+            "positive",
+            "conj_physical",
+            "bitwise_not",
         ),
     ),
     Family(
@@ -55,10 +69,44 @@ FAMILIES: tuple[Family, ...] = (
         _ELEMENTWISE,
         "the operand's; the default floating dtype for integers and bool; half types compute in float32",
         "elementwise, closed form",
-        tuple(
-            "sqrt rsqrt reciprocal exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh asinh acosh"
-            " atanh tanh sigmoid erf erfc erfinv lgamma digamma i0 special_i0e special_i1 special_i1e special_ndtri"
-            " special_erfcx special_log_ndtr special_bessel_j0 special_bessel_j1".split()
+        (
+            "sqrt",
+            "rsqrt",
+            "reciprocal",
+            "exp",
+            "exp2",
+            "expm1",
+            "log",
+            "log2",
+            "log10",
+            "log1p",
+            "sin",
+            "cos",
+            "tan",
+            "asin",
+            "acos",
+            "atan",
+            "sinh",
+            "cosh",
+            "asinh",
+            "acosh",
+            "atanh",
+            "tanh",
+            "sigmoid",
+            "erf",
+            "erfc",
+            "erfinv",
+            "lgamma",
+            "digamma",
+            "i0",
+            "special_i0e",
+            "special_i1",
+            "special_i1e",
+            "special_ndtri",
+            "special_erfcx",
+            "special_log_ndtr",
+            "special_bessel_j0",
+            "special_bessel_j1",
         ),
     ),
     Family(
@@ -66,17 +114,38 @@ FAMILIES: tuple[Family, ...] = (
         _ELEMENTWISE,
         "bool",
         "none",
-        tuple("logical_not isnan isinf signbit".split()),
+        ("logical_not", "isnan", "isinf", "signbit"),
     ),
     Family(
         "binary arithmetic",
         _ELEMENTWISE,
         "the promoted dtype; div without rounding goes to floating; half types compute in float32",
         "elementwise, summed over broadcast dimensions",
-        tuple(
-            "add.Tensor sub.Tensor mul.Tensor div.Tensor div.Tensor_mode remainder.Tensor fmod.Tensor pow.Tensor_Tensor"
-            " pow.Tensor_Scalar pow.Scalar atan2 hypot maximum minimum fmax fmin copysign.Tensor nextafter gcd"
-            " igamma igammac special_zeta polygamma ldexp.Tensor".split()
+        (
+            "add.Tensor",
+            "sub.Tensor",
+            "mul.Tensor",
+            "div.Tensor",
+            "div.Tensor_mode",
+            "remainder.Tensor",
+            "fmod.Tensor",
+            "pow.Tensor_Tensor",
+            "pow.Tensor_Scalar",
+            "pow.Scalar",
+            "atan2",
+            "hypot",
+            "maximum",
+            "minimum",
+            "fmax",
+            "fmin",
+            "copysign.Tensor",
+            "nextafter",
+            "gcd",
+            "igamma",
+            "igammac",
+            "special_zeta",
+            "polygamma",
+            "ldexp.Tensor",
         ),
     ),
     Family(
@@ -84,9 +153,12 @@ FAMILIES: tuple[Family, ...] = (
         _ELEMENTWISE,
         "the promoted integer dtype or bool",
         "none",
-        tuple(
-            "bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor bitwise_left_shift.Tensor"
-            " bitwise_right_shift.Tensor".split()
+        (
+            "bitwise_and.Tensor",
+            "bitwise_or.Tensor",
+            "bitwise_xor.Tensor",
+            "bitwise_left_shift.Tensor",
+            "bitwise_right_shift.Tensor",
         ),
     ),
     Family(
@@ -94,9 +166,22 @@ FAMILIES: tuple[Family, ...] = (
         _ELEMENTWISE,
         "bool",
         "none",
-        tuple(
-            "eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor eq.Scalar ne.Scalar lt.Scalar le.Scalar"
-            " gt.Scalar ge.Scalar logical_and logical_or logical_xor".split()
+        (
+            "eq.Tensor",
+            "ne.Tensor",
+            "lt.Tensor",
+            "le.Tensor",
+            "gt.Tensor",
+            "ge.Tensor",
+            "eq.Scalar",
+            "ne.Scalar",
+            "lt.Scalar",
+            "le.Scalar",
+            "gt.Scalar",
+            "ge.Scalar",
+            "logical_and",
+            "logical_or",
+            "logical_xor",
         ),
     ),
     Family(

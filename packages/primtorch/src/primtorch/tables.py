@@ -46,7 +46,8 @@ class DecompositionTable(Mapping[OpOverload, Callable[..., Any]]):
             check_entry(operator, function)
         self.name: Final = name
         self._functions: Final = MappingProxyType(dict(functions))
-        self.get = self._functions.get  # asked once per traced operator: no Python frame in between
+        # Asked once for each traced operator: no Python frame in between.
+        self.get = self._functions.get  # type: ignore[method-assign]
 
     def __getitem__(self, operator: OpOverload) -> Callable[..., Any]:
         return self._functions[operator]

@@ -24,9 +24,9 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 sys.path.insert(0, str(Path(__file__).parent))
-from taking_apart import TakingApart  # noqa: E402
+from taking_apart import TakingApart
 
-from primtorch import decomposition_table, is_prim  # noqa: E402
+from primtorch import decomposition_table, is_prim
 
 KNOWN = Path(__file__).with_name("known_failures.json")
 DTYPES = {
@@ -73,7 +73,7 @@ def differences(expected, found, random):
         return f"{len(found)} results for {len(expected)}"
     for position, (left, right) in enumerate(zip(expected, found, strict=True)):
         if not isinstance(left, torch.Tensor):
-            if type(left) is not type(right) or (left != right and left == left and not random):  # noqa: PLR0124
+            if type(left) is not type(right) or (left != right and left == left and not random):
                 return f"result {position}: {right!r} for {left!r}"
             continue
         if not isinstance(right, torch.Tensor):
@@ -252,7 +252,7 @@ def main(arguments=None):
                 key = f"{full_name(info)} {name}"
                 failed[key] = failures
                 if not options.quiet:
-                    print(f"{'known ' if key in known else ''}{key}: {failures[0]}", flush=True)  # noqa: T201
+                    print(f"{'known ' if key in known else ''}{key}: {failures[0]}", flush=True)
     unexpected = sorted(set(failed) - set(known))
     reached = {str(op) for op in leaves}
     report = {
@@ -270,7 +270,7 @@ def main(arguments=None):
         options.json.write_text(json.dumps(report, indent=1) + "\n")
     print(
         f"{pairs} pairs, {len(failed)} fail, {len(unexpected)} unexpected; {len(reached)} operators remain"
-    )  # noqa: T201
+    )
     return 1 if unexpected else 0
 
 

@@ -25,7 +25,7 @@ def _scalar_overload(name: str, target: str) -> None:
     assert called is not None, f"aten.{target} is in every supported torch"
 
     def with_number(self: Tensor, other: Number, **kwargs: object) -> Tensor:
-        return called(self, other, **kwargs)  # type: ignore[no-any-return]
+        return called(self, other, **kwargs)
 
     with_number.__name__ = with_number.__qualname__ = f"{name}_scalar"
     decomposes(f"aten.{name}.Scalar")(with_number)
@@ -94,10 +94,10 @@ def _bitwise_scalar(name: str) -> None:
     called = getattr(aten, name).Tensor
 
     def tensor_number(self: Tensor, other: Number) -> Tensor:
-        return called(self, _number_tensor(self, other))  # type: ignore[no-any-return]
+        return called(self, _number_tensor(self, other))
 
     def number_tensor(self: Number, other: Tensor) -> Tensor:
-        return called(_number_tensor(other, self), other)  # type: ignore[no-any-return]
+        return called(_number_tensor(other, self), other)
 
     tensor_number.__name__ = tensor_number.__qualname__ = f"{name}_tensor_number"
     number_tensor.__name__ = number_tensor.__qualname__ = f"{name}_number_tensor"
@@ -361,10 +361,10 @@ def _product_with_logarithm(name: str, logarithm: object) -> None:
         return aten.where.self(aten.isnan.default(other), constant(other, math.nan), out)
 
     def number_first(self: Number, other: Tensor) -> Tensor:
-        return product(_floating_constant(other, self), other)  # type: ignore[no-any-return]
+        return product(_floating_constant(other, self), other)
 
     def number_second(self: Tensor, other: Number) -> Tensor:
-        return product(self, _floating_constant(self, other))  # type: ignore[no-any-return]
+        return product(self, _floating_constant(self, other))
 
     for tail, function in (
         ("Tensor" if name == "xlogy" else "default", product),

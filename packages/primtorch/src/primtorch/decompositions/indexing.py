@@ -134,13 +134,15 @@ def index_add(
 def _check_index(index: Tensor, source: Tensor, name: str, dim: int, self: Tensor) -> None:
     if index.dim() > 1:
         raise IndexError(
-            f"{name}: Index is supposed to be a vector, but got dim: {index.dim()} with type: {index.dtype} and size: {list(index.shape)}"
+            f"{name}: Index is supposed to be a vector, but got dim: {index.dim()} with type: "
+            f"{index.dtype} and size: {list(index.shape)}"
         )
     if index.dtype not in (torch.int32, torch.int64):
         raise IndexError(f"{name}: Expected dtype int32/int64 for index but got: {index.dtype}")
     if self.dtype is not source.dtype:
         raise RuntimeError(
-            f"{name}: self and source expected to have the same dtype, but got (self) {self.dtype} and (source) {source.dtype}"
+            f"{name}: self and source expected to have the same dtype, but got (self) {self.dtype} "
+            f"and (source) {source.dtype}"
         )
     wrapped(dim, self.dim())
 
@@ -172,7 +174,8 @@ def index_copy(self: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
         raise IndexError(f"index_copy_(): Expected a long tensor for index, but got {index.dtype}")
     if self.dtype is not source.dtype:
         raise RuntimeError(
-            f"index_copy_(): self and source expected to have the same dtype, but got (self) {self.dtype} and (source) {source.dtype}"
+            "index_copy_(): self and source expected to have the same dtype, but got (self) "
+            f"{self.dtype} and (source) {source.dtype}"
         )
     return _put_slices(self, dim, index, source, accumulate=False)
 
@@ -220,11 +223,13 @@ def put(self: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -
         raise RuntimeError("put_(): Expected a long tensor for index, but got " + str(index.dtype))
     if self.dtype is not source.dtype:
         raise RuntimeError(
-            f"put_(): self and source expected to have the same dtype, but got self.dtype = {self.dtype} and source.dtype = {source.dtype}"
+            "put_(): self and source expected to have the same dtype, but got self.dtype = "
+            f"{self.dtype} and source.dtype = {source.dtype}"
         )
     if index.numel() != source.numel():
         raise RuntimeError(
-            f"put_(): Expected source and index to have the same number of elements, but got source.numel() = {source.numel()}, index.numel() = {index.numel()}"
+            "put_(): Expected source and index to have the same number of elements, but got "
+            f"source.numel() = {source.numel()}, index.numel() = {index.numel()}"
         )
     flat = aten.index_put.default(
         reshaped(self, [-1]), [reshaped(index, [-1])], reshaped(source, [-1]), accumulate
@@ -309,8 +314,12 @@ def bucketize(
 
 @decomposes("aten.isin.Tensor_Tensor")
 def isin(
-    elements: Tensor, test_elements: Tensor, *, assume_unique: bool = False, invert: bool = False
-) -> Tensor:  # noqa: ARG001  a hint
+    elements: Tensor,
+    test_elements: Tensor,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,  # noqa: ARG001  a hint
+) -> Tensor:
     """Whether each element is among the test elements."""
     if test_elements.numel() == 0:
         return aten.full_like.default(elements, invert, dtype=torch.bool)
@@ -323,8 +332,12 @@ def isin(
 
 @decomposes("aten.isin.Tensor_Scalar")
 def isin_scalar(
-    elements: Tensor, test_element: Number, *, assume_unique: bool = False, invert: bool = False
-) -> Tensor:  # noqa: ARG001  a hint
+    elements: Tensor,
+    test_element: Number,
+    *,
+    assume_unique: bool = False,
+    invert: bool = False,  # noqa: ARG001  a hint
+) -> Tensor:
     """Whether each element equals the number."""
     return (
         aten.ne.Scalar(elements, test_element) if invert else aten.eq.Scalar(elements, test_element)

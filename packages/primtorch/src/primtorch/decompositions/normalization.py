@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def _statistics_dtype(input: Tensor, *parameters: Tensor | None) -> torch.dtype:
-    """The dtype of saved mean and reciprocal deviation: on the CPU that of the parameters, elsewhere the accumulator's."""
+    """The dtype of saved statistics: on the CPU that of the parameters, elsewhere the accumulator's."""
     if input.device.type != "cpu":
         return computation_dtype(input.dtype)
     for parameter in parameters:

@@ -148,7 +148,8 @@ def min_all(self: Tensor) -> Tensor:
 def _refuse_empty(tensor: Tensor, name: str) -> None:
     if tensor.numel() == 0:
         raise RuntimeError(
-            f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim with the 'dim' argument."
+            f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the "
+            "reduction dim with the 'dim' argument."
         )
 
 

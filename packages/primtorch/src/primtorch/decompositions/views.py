@@ -126,7 +126,8 @@ def split_with_sizes(self: Tensor, split_sizes: Sequence[int], dim: int = 0) -> 
     dim = wrapped(dim, self.dim())
     if any(size < 0 for size in split_sizes):
         raise RuntimeError(
-            f"split_with_sizes expects split_sizes have only non-negative entries, but got split_sizes={list(split_sizes)}"
+            "split_with_sizes expects split_sizes have only non-negative entries, but got "
+            f"split_sizes={list(split_sizes)}"
         )
     if sum(split_sizes) != self.shape[dim]:
         raise RuntimeError(
@@ -416,7 +417,8 @@ def block_diag(tensors: Sequence[Tensor]) -> Tensor:
     for position, tensor in enumerate(tensors):
         if tensor.dim() > 2:
             raise RuntimeError(
-                f"torch.block_diag: Input tensors must have 2 or fewer dimensions. Input {position} has {tensor.dim()} dimensions"
+                f"torch.block_diag: Input tensors must have 2 or fewer dimensions. Input {position} "
+                f"has {tensor.dim()} dimensions"
             )
         matrices.append(tensor if tensor.dim() == 2 else reshaped(tensor, [1, -1]))
     dtype = result_dtype(*matrices)
