@@ -317,8 +317,8 @@ def isin(
     elements: Tensor,
     test_elements: Tensor,
     *,
-    assume_unique: bool = False,
-    invert: bool = False,  # noqa: ARG001  a hint
+    assume_unique: bool = False,  # noqa: ARG001  a hint
+    invert: bool = False,
 ) -> Tensor:
     """Whether each element is among the test elements."""
     if test_elements.numel() == 0:
@@ -335,8 +335,8 @@ def isin_scalar(
     elements: Tensor,
     test_element: Number,
     *,
-    assume_unique: bool = False,
-    invert: bool = False,  # noqa: ARG001  a hint
+    assume_unique: bool = False,  # noqa: ARG001  a hint
+    invert: bool = False,
 ) -> Tensor:
     """Whether each element equals the number."""
     return (
