@@ -79,7 +79,7 @@ def describe_inputs(
         tag = tags[position] if tags is not None else _default_tag(position, example)
         value = values[position] if values is not None else None
         if not isinstance(example, torch.Tensor):
-            meta = value if isinstance(value, torch.SymInt) else example
+            meta = value if isinstance(value, (torch.SymInt, torch.SymFloat)) else example
             specs.append(InputSpec(position, meta, False, True, tag))
             continue
         if id(example) in seen:
@@ -103,7 +103,7 @@ def _default_tag(position: int, example: Any) -> dict[str, Any]:
 def environment_of_inputs(specs: Sequence[InputSpec], values: Sequence[Any] | None) -> Any:
     """The size environment that travels in symbolic inputs, or None."""
     for spec in specs:
-        if isinstance(spec.meta, torch.SymInt):
+        if isinstance(spec.meta, (torch.SymInt, torch.SymFloat)):
             return spec.meta.node.environment
     for value in values or ():
         if isinstance(value, FakeTensor) and value.context.environment is not None:

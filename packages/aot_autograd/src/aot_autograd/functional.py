@@ -193,7 +193,15 @@ def _stride_of(pair: tuple[Any, Any]) -> Any:
 
 
 def is_dense(meta: TensorMeta) -> bool:
-    """Whether the elements fill a block of memory without gaps or overlap (static sizes)."""
+    """Whether the elements fill a block of memory without gaps or overlap.
+
+    With symbolic sizes: whether that can be read off the expressions (row-major up to the order of
+    dimensions); a layout of which nothing is known counts as dense unless it repeats elements.
+    """
+    if not meta.is_static:
+        return all(
+            stride != 0 or size == 1 for stride, size in zip(meta.stride, meta.shape, strict=True)
+        )
     expected: Any = 1
     pairs = sorted(
         (pair for pair in zip(meta.stride, meta.shape, strict=True) if pair[1] != 1),

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from primtorch.fake import FakeTensor, ShapeContext, TensorMeta
+from primtorch.symbolic import Expression, Real, RealNode, RealSymbol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -154,6 +155,11 @@ def value_of(meta: Any, context: ShapeContext) -> Any:
         return FakeTensor.create(meta, context, environment=context.environment)
     if type(meta) in (tuple, list):
         return tuple(value_of(item, context) for item in meta)
+    environment = context.environment
+    if isinstance(meta, Expression) and environment is not None:
+        return environment.symint(meta)
+    if isinstance(meta, (Real, RealSymbol)) and environment is not None:
+        return torch.SymFloat(RealNode(meta, environment))
     return meta
 
 

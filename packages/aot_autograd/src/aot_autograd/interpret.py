@@ -52,7 +52,9 @@ def described_placeholders(
     nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
     for node, example in zip(nodes, example_inputs, strict=True):
         value = node.meta.get("val")
-        values.append(value if isinstance(value, (FakeTensor, torch.SymInt)) else None)
+        values.append(
+            value if isinstance(value, (FakeTensor, torch.SymInt, torch.SymFloat)) else None
+        )
         tag = node.meta.get("input")
         if tag is None:
             kind = "parameter" if isinstance(example, torch.nn.Parameter) else "argument"
@@ -89,7 +91,9 @@ class GraphFunction:
                 case _:
                     pass
             if isinstance(context, RecordingContext):
-                context.source_line = node.meta.get("source_line")
+                context.source_line = line = node.meta.get("source_line")
+                if context.environment is not None:
+                    context.environment.source_line = line
                 context.module_path = node.meta.get("module_path")
             arguments = load(node.args, values.__getitem__)
             keywords = load(node.kwargs, values.__getitem__)

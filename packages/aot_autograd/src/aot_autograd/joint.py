@@ -33,8 +33,8 @@ from aot_autograd.metadata import (
     SharedStorage,
 )
 from aot_autograd.recording import RecordingContext
+from aot_autograd.sizes import symbol_of
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta
-from primtorch.symbolic import expression_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -144,10 +144,9 @@ def make_inputs(
             continue
         node = context.placeholder(f"primal_{number}", spec.meta, dict(spec.tag))
         if not isinstance(spec.meta, TensorMeta):
-            if isinstance(spec.meta, torch.SymInt):
-                symbol = expression_of(spec.meta)
-                if not isinstance(symbol, int):
-                    context.sizes.bind(symbol, node)
+            symbol = symbol_of(spec.meta)
+            if symbol is not spec.meta and not isinstance(symbol, (int, float)):
+                context.sizes.bind(symbol, node)
             arguments.append(spec.meta)
             leaves.append(None)
             continue
@@ -253,9 +252,9 @@ class Observation:
             if isinstance(output, FakeTensor):
                 seen[id(output)] = number
                 self.outputs.append(self._fake_output(output, sharing, bases))
-            elif isinstance(output, torch.SymInt):
-                node = self.context.sizes.node(expression_of(output))
-                if isinstance(node, int):
+            elif isinstance(output, (torch.SymInt, torch.SymFloat)):
+                node = self.context.sizes.node(symbol_of(output))
+                if isinstance(node, (int, float)):
                     self.outputs.append(Constant(node))
                 else:
                     position = self._add(GraphValue(node, None, False))
@@ -330,14 +329,12 @@ class Observation:
 
 
 def _fills_its_block(meta: TensorMeta) -> bool:
-    if not all(isinstance(stride, int) for stride in meta.stride):
-        return True
     return functional.is_dense(meta) or 0 in meta.shape
 
 
 def tangent_meta(meta: TensorMeta) -> TensorMeta:
     """The layout in which the backward takes the gradient of a value."""
-    if all(isinstance(stride, int) for stride in meta.stride) and not functional.is_dense(meta):
+    if not functional.is_dense(meta):
         stride = functional.contiguous_stride(meta.shape)
         return TensorMeta(meta.shape, stride, meta.dtype, meta.device)
     return TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device)
@@ -416,6 +413,11 @@ def trace(
         autocast=autocast,
         source=source,
         backward_error=context.backward_error,
+        symbols=tuple(
+            (spec.position, symbol_of(spec.meta))
+            for spec in specs
+            if symbol_of(spec.meta) is not spec.meta
+        ),
     )
     return Trace(
         nodes=context.nodes,

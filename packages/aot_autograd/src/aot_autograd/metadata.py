@@ -10,7 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from aot_autograd.sizes import evaluated
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from aot_autograd._torch import OpOverload
     from primtorch.fake import TensorMeta
 
@@ -28,9 +32,12 @@ class ViewStep:
     keywords: tuple[tuple[str, Any], ...]
     base: TensorMeta
 
-    def __call__(self, tensor: Any) -> Any:
-        """Apply the step to a tensor, real or fake."""
-        return self.operator(tensor, *self.arguments, **dict(self.keywords))
+    def __call__(self, tensor: Any, sizes: Mapping[Any, Any] | None = None) -> Any:
+        """Apply the step to a tensor; `sizes` are the values of symbols in this call."""
+        arguments: Any = self.arguments
+        if sizes:
+            arguments = evaluated(arguments, sizes)
+        return self.operator(tensor, *arguments, **dict(self.keywords))
 
 
 ViewChain = tuple[ViewStep, ...]
@@ -133,6 +140,7 @@ class FunctionMetadata:
         grad_mode: The grad mode under which the function was traced.
         autocast: Whether autocast was on for some device while tracing.
         source: The function's name, for messages.
+        symbols: (flat input, symbol) of the sizes and scalars that vary from call to call.
         backward_error: What eager's backward of this function raises; empty where it raises not.
     """
 
@@ -149,6 +157,7 @@ class FunctionMetadata:
     autocast: bool = False
     source: str = "function"
     backward_error: str = ""
+    symbols: tuple[tuple[int, Any], ...] = ()
 
     @property
     def mutation_values(self) -> int:

@@ -26,9 +26,9 @@ from aot_autograd.errors import TraceError
 from aot_autograd.functional import Storage, Value
 from aot_autograd.graph import Node
 from aot_autograd.metadata import ViewStep
-from aot_autograd.sizes import SizeNodes
+from aot_autograd.sizes import SizeNodes, is_symbolic, symbol_of
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta, infer, meta_of
-from primtorch.symbolic import Expression, expression_of
+from primtorch.symbolic import Expression
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _ALIASES = frozenset((aten.detach.default, aten.alias.default, aten.lift_fresh.default))
 _MULTIPLE_VIEWS = frozenset((aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int))
 
@@ -261,9 +260,12 @@ class RecordingContext:
         extent = tensor.shape[axis]
         if operator is aten.split.Tensor:
             size = args[1] if len(args) > 1 else kwargs["split_size"]
-            whole = int(extent)
-            step = int(size) or max(whole, 1)
-            bounds = [(start, min(start + step, whole)) for start in range(0, max(whole, 1), step)]
+            # Only the number of pieces must be known.
+            pieces = int((extent + size - 1) // size) if size else 1
+            bounds = [
+                (number * size, extent if number == pieces - 1 else (number + 1) * size)
+                for number in range(max(pieces, 1))
+            ]
         else:
             sizes = args[1] if len(args) > 1 else kwargs["split_sizes"]
             bounds, start = [], 0
@@ -322,10 +324,14 @@ class RecordingContext:
         if type(known) is Node:
             if type(known.meta) is TensorMeta:
                 return self.fresh(known.meta, known)
-            return known.meta
+            return known.meta if self.environment is None else self._number(known.meta)
         if type(known) is tuple:
             return tuple([self._results(item) for item in known])
         return known
+
+    def _number(self, meta: Any) -> Any:
+        """A symbolic number as C++ takes it."""
+        return self.environment.symint(meta) if isinstance(meta, Expression) else meta
 
     def _owned(self, result: Any, start: int) -> Any:
         """Results of a decomposition as tensors of their own, whatever they were computed from."""
@@ -375,10 +381,10 @@ class RecordingContext:
             return tuple([self._argument(item) for item in value])
         if isinstance(value, torch.Tensor):
             return self.node_of(value)
-        if isinstance(value, _SYMBOLIC):
-            return self.sizes.node(expression_of(value))
-        if isinstance(value, Expression):
-            return self.sizes.node(value)
+        if isinstance(value, torch.SymBool):
+            return bool(value)
+        if is_symbolic(value):
+            return self.sizes.node(symbol_of(value))
         return value
 
 

@@ -10,7 +10,7 @@ wrapper. Invariant: nothing here looks at shapes; everything was decided when th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +30,7 @@ from aot_autograd.metadata import (
     InputMutation,
     SameAs,
 )
+from aot_autograd.sizes import evaluated
 
 if TYPE_CHECKING:
     from aot_autograd.partition import Saved
@@ -77,12 +78,17 @@ def checked_length(results: Any, expected: int, what: str) -> Any:
     return results
 
 
-def _replay(chain: tuple[Any, ...], base: torch.Tensor, *, requires_grad: bool) -> torch.Tensor:
+Sizes = dict[Any, Any]
+
+
+def _replay(
+    chain: tuple[Any, ...], base: torch.Tensor, sizes: Sizes | None, *, requires_grad: bool
+) -> torch.Tensor:
     """Rebuild an alias of `base`."""
     if not requires_grad:
         base = base.detach()
     for step in chain:
-        base = step(base)
+        base = step(base, sizes)
     if requires_grad and not chain:
         return base.view(base.shape) if base.layout is torch.strided else base.alias()
     return base
@@ -104,6 +110,13 @@ def _write(mutation: InputMutation, target: torch.Tensor, new: torch.Tensor | No
         count -= 1
     for _ in range(count):
         increment_version(target)
+
+
+def sizes_of_call(metadata: FunctionMetadata, args: list[Any]) -> Sizes | None:
+    """The values of the symbols in this call; None for a graph without any."""
+    if not metadata.symbols:
+        return None
+    return {symbol: args[position] for position, symbol in metadata.symbols}
 
 
 def storage_bases(metadata: FunctionMetadata, args: list[Any]) -> list[Any]:
@@ -156,7 +169,9 @@ class Epilogue:
             for position in self.inputs
         }
 
-    def __call__(self, kept: dict[int, Any], values: Any) -> tuple[Any, ...]:
+    def __call__(
+        self, kept: dict[int, Any], values: Any, sizes: Sizes | None = None
+    ) -> tuple[Any, ...]:
         """Write the mutations, then build the outputs."""
         metadata = self._metadata
         grad_mode = metadata.grad_mode
@@ -174,12 +189,16 @@ class Epilogue:
                     case GraphOutput():
                         value = values[first + output.position]
                         if not output.direct:
-                            value = _replay(output.chain, value, requires_grad=output.requires_grad)
+                            value = _replay(
+                                output.chain, value, sizes, requires_grad=output.requires_grad
+                            )
                         results.append(value)
                     case InputAlias():
                         value = kept[output.input]
                         if not output.identical:
-                            value = _replay(output.chain, value, requires_grad=output.requires_grad)
+                            value = _replay(
+                                output.chain, value, sizes, requires_grad=output.requires_grad
+                            )
                         results.append(value)
                     case SameAs():
                         results.append(results[output.output])
@@ -211,6 +230,7 @@ def inference_callable(compiled: Boxed, metadata: FunctionMetadata, *, tracks: b
 
     def call(args: list[Any]) -> Any:
         bases = storage_bases(metadata, args) if metadata.shared else []
+        sizes = sizes_of_call(metadata, args)
         kept = epilogue.keep(args, bases) if epilogue is not None else None
         if not whole:
             args[:] = [
@@ -227,7 +247,7 @@ def inference_callable(compiled: Boxed, metadata: FunctionMetadata, *, tracks: b
             _bump(values, bumps)
         if epilogue is None:
             return values
-        return epilogue(kept, checked_length(values, expected, "graph"))  # type: ignore[arg-type]
+        return epilogue(kept, checked_length(values, expected, "graph"), sizes)  # type: ignore[arg-type]
 
     call.boxed = True  # type: ignore[attr-defined]
     return call
@@ -256,10 +276,6 @@ class Compiled:
     total_outputs: int
     double: Callable[[list[Any], list[Any], list[Any]], Any] | None
     seeds: tuple[int, ...] = ()
-    tangent_strides: tuple[Any, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.tangent_strides = tuple(meta.stride for meta in self.metadata.tangents)
 
 
 def training_callable(compiled: Compiled) -> Boxed:
@@ -273,6 +289,7 @@ def training_callable(compiled: Compiled) -> Boxed:
 
     def call(args: list[Any]) -> Any:
         bases = storage_bases(metadata, args) if metadata.shared else []
+        sizes = sizes_of_call(metadata, args)
         kept = epilogue.keep(args, bases) if epilogue is not None else None
         if not whole:
             args[:] = [
@@ -283,13 +300,13 @@ def training_callable(compiled: Compiled) -> Boxed:
         if not mode:
             set_grad_enabled(True)
         try:
-            values = apply(args, *inputs)
+            values = apply(args, sizes, *inputs)
         finally:
             if not mode:
                 set_grad_enabled(False)
         if epilogue is None:
             return values
-        return epilogue(kept, values)  # type: ignore[arg-type]
+        return epilogue(kept, values, sizes)  # type: ignore[arg-type]
 
     call.boxed = True  # type: ignore[attr-defined]
     return call
@@ -321,7 +338,7 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
         """One call of a compiled graph."""
 
         @staticmethod
-        def forward(ctx: Any, args: list[Any], *_inputs: Any) -> Any:
+        def forward(ctx: Any, args: list[Any], sizes: Sizes | None, *_inputs: Any) -> Any:
             """Run the forward and save what the backward reads."""
             values: list[Any] = [None] * slots
             for slot, index in saved_inputs:
@@ -341,6 +358,7 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
                 values[slot] = outputs[index]
             ctx.save_for_backward(*[values[slot] for slot in tensors])
             ctx.numbers = [values[slot] for slot in numbers]
+            ctx.sizes = sizes
             ctx.set_materialize_grads(False)
             results = tuple(outputs[:forward_outputs])
             if constant_outputs:
@@ -359,12 +377,13 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
             if metadata.backward_error:
                 raise RuntimeError(metadata.backward_error)
             kept = ctx.saved_tensors
+            sizes = ctx.sizes
             tangents = [
-                _laid_out(gradients[number], meta)
+                _laid_out(gradients[number], meta, sizes)
                 for number, meta in zip(wanted, metadata.tangents, strict=True)
             ]
             if torch.is_grad_enabled():
-                return (None, *_differentiable_backward(compiled, ctx, kept, tangents))
+                return (None, None, *_differentiable_backward(compiled, ctx, kept, tangents))
             values = [*ctx.numbers, *kept, *tangents]
             del kept, tangents
             if keep_primals and not keeps_graph():
@@ -372,26 +391,28 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
             results = compiled.backward()(values)
             if len(results) != len(differentiable):
                 checked_length(results, len(differentiable), "backward")
-            return (None, *results)
+            return (None, None, *results)
 
     del graph_inputs
     return CompiledFunction
 
 
-def _laid_out(tangent: Any, meta: Any) -> torch.Tensor:
+def _laid_out(tangent: Any, meta: Any, sizes: Sizes | None) -> torch.Tensor:
     """A gradient in the layout that the compiled backward was promised."""
+    stride = meta.stride
+    if sizes:
+        stride = tuple(evaluated(stride, sizes))
     if tangent is None:
+        shape = evaluated(meta.shape, sizes) if sizes else meta.shape
         made: torch.Tensor = torch.empty_strided(
-            meta.shape, meta.stride, dtype=meta.dtype, device=meta.device
+            shape, stride, dtype=meta.dtype, device=meta.device
         )
         return made.zero_()
-    if tangent.stride() == meta.stride:
+    if tangent.stride() == stride:
         return tangent
     if tangent.requires_grad and torch.is_grad_enabled():
         return tangent
-    made = torch.empty_strided(
-        tangent.shape, meta.stride, dtype=tangent.dtype, device=tangent.device
-    )
+    made = torch.empty_strided(tangent.shape, stride, dtype=tangent.dtype, device=tangent.device)
     return made.copy_(tangent)
 
 
