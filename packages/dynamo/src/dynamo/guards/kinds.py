@@ -392,7 +392,7 @@ def describe_guard(guard: Guard, value: Any, *, found: bool = True) -> tuple[str
         case GuardKind.CODE:
             return f"code of {name}", _short(operand), _short(getattr(value, "__code__", None))
         case GuardKind.SHAPE:
-            return "sizes", operand.text, _short(value)
+            return "sizes", operand.text, str(value)
         case GuardKind.NO_GLOBAL_HOOKS:
             return "hooks for all modules", "none", "some"
         case _:
