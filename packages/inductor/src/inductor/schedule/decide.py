@@ -65,6 +65,8 @@ def _contiguous(body: LoopBody, symbol: Symbol) -> int:
     """How many accesses are contiguous in a variable, less those that jump."""
     score = 0
     for stage in body.stages:
+        if body.reduction_ranges and stage.level == "outer":
+            continue  # once for each row: nothing beside what the sweeps move
         for operation in stage.operations:
             if operation.buffer is None or operation.index is None:
                 continue
