@@ -1,0 +1,168 @@
+"""The public face of capture."""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.backends import lookup_backend
+from dynamo.dispatch import CompiledFunction
+from dynamo.errors import BreakReason, GraphBreak, UsageError
+from dynamo.options import DynamoOptions
+from dynamo.values.rules import rule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["allow_in_graph", "disable", "graph_break", "is_compiling", "optimize"]
+
+
+def optimize(
+    backend: str | Callable[..., Any] = "eager",
+    *,
+    dynamic: bool | None = None,
+    fullgraph: bool = False,
+    options: DynamoOptions | None = None,
+    observer: Callable[[str, str], None] | None = None,
+) -> Callable[[Any], Any]:
+    """A decorator that captures a function or module and compiles its graphs with `backend`.
+
+    `backend` is a name or `callable(gm, example_inputs) -> callable`. `dynamic` None makes a size symbolic
+    once it changed, True from the start, False never. `fullgraph` makes a graph break an error.
+
+    Raises:
+        UsageError: unknown backend, or not a callable.
+    """
+    compiler = lookup_backend(backend)
+    settings = options if options is not None else DynamoOptions()
+
+    def decorate(target: Any) -> Any:
+        make = functools.partial(
+            CompiledFunction,
+            backend=compiler,
+            options=settings,
+            fullgraph=fullgraph,
+            dynamic=dynamic,
+            observer=observer,
+        )
+        if isinstance(target, torch.nn.Module):
+            return _compile_module(target, make)
+        if isinstance(target, types.MethodType):
+            compiled = make(_as_function(target.__func__))
+            return types.MethodType(compiled, target.__self__)
+        return _wrap(target, make)
+
+    return decorate
+
+
+def _as_function(target: Any) -> types.FunctionType:
+    if isinstance(target, types.FunctionType):
+        return target
+    if not callable(target):
+        raise UsageError(f"{type(target).__name__} is not callable")
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return target(*args, **kwargs)
+
+    return call
+
+
+def _wrap(target: Any, make: Callable[[types.FunctionType], CompiledFunction]) -> Any:
+    function = _as_function(target)
+    compiled = make(function)
+
+    @functools.wraps(function)
+    def compiled_function(*args: Any, **kwargs: Any) -> Any:
+        return compiled(*args, **kwargs)
+
+    compiled_function.__dict__["compiled"] = compiled
+    compiled_function.__dict__["_dynamo_original"] = target
+    return compiled_function
+
+
+def _compile_module(
+    module: torch.nn.Module, make: Callable[[types.FunctionType], CompiledFunction]
+) -> Any:
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self(*args, **kwargs)
+
+    compiled = make(call)
+    return CompiledModule(module, compiled)
+
+
+class CompiledModule(torch.nn.Module):
+    """A module whose calls are compiled; everything else is the original's."""
+
+    def __init__(self, module: torch.nn.Module, compiled: CompiledFunction) -> None:
+        super().__init__()
+        object.__setattr__(self, "_original", module)
+        object.__setattr__(self, "_compiled", compiled)
+        for table in ("_parameters", "_buffers", "_modules"):
+            object.__setattr__(self, table, getattr(module, table))
+        object.__setattr__(self, "_non_persistent_buffers_set", module._non_persistent_buffers_set)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the compiled call of the original module."""
+        return self._compiled(self._original, *args, **kwargs)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The same."""
+        return self._compiled(self._original, *args, **kwargs)
+
+    def train(self, mode: bool = True) -> Any:
+        """Set the original's mode too."""
+        self._original.train(mode)
+        object.__setattr__(self, "training", mode)
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_original"), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._original, name, value)
+
+
+def is_compiling() -> bool:
+    """False outside; while a function is captured the answer is True."""
+    return False
+
+
+def graph_break() -> None:
+    """End the graph here; without effect outside of capture."""
+
+
+def disable(function: Any = None, *, recursive: bool = True) -> Any:
+    """Never capture `function`; calls of it are graph breaks. Usable with and without arguments."""
+    if function is None:
+        return functools.partial(disable, recursive=recursive)
+    if isinstance(function, torch.nn.Module):
+        function.forward = disable(function.forward, recursive=recursive)
+        return function
+
+    @functools.wraps(function)
+    def disabled(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    disabled.__dict__["_dynamo_disable"] = True
+    return disabled
+
+
+def allow_in_graph(function: Any) -> Any:
+    """Calls of `function` become one node each; its body isn't captured."""
+    function.__dict__["_dynamo_allow_in_graph"] = True
+    return function
+
+
+
+
+@rule(is_compiling)
+def _is_compiling(machine: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return True
+
+
+@rule(graph_break)
+def _graph_break(machine: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise GraphBreak(BreakReason.REQUESTED, "graph_break() is called")

@@ -1,0 +1,57 @@
+"""Puts an entry together: the function that runs when the guards hold.
+
+Comes in: the emitter's lines, the compiled graph, the expression to return. Goes out: a Python function of the
+list of inputs that the guard program loaded. Its source is kept for `explain`.
+"""
+
+from __future__ import annotations
+
+import linecache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynamo.emit.reconstruct import Emitter
+
+__all__ = ["build_entry"]
+
+
+def build_entry(
+    emitter: Emitter,
+    graph: Callable[..., Any] | None,
+    graph_inputs: list[str],
+    returned: str,
+    name: str,
+) -> tuple[Callable[[list[Any]], Any], str]:
+    """The entry and its source text."""
+    lines = ["def entry(inputs):"]
+    if emitter.inputs:
+        names = ", ".join(f"i{n}" for n in range(len(emitter.inputs)))
+        lines.append(f"    {names}{',' if len(emitter.inputs) == 1 else ''} = inputs")
+    scope = dict(emitter.constants)
+    if graph is not None:
+        scope["graph"] = graph
+        arguments = ", ".join(graph_inputs)
+        boxed = getattr(graph, "boxed", False)
+        call = f"graph([{arguments}])" if boxed else f"graph({arguments})"
+        outputs = len(emitter.graph_outputs)
+        if outputs:
+            targets = ", ".join(f"g{n}" for n in range(outputs))
+            lines.append(f"    {targets}{',' if outputs == 1 else ''} = {call}")
+        else:
+            lines.append(f"    {call}")
+    lines.extend(f"    {line}" for line in emitter.lines)
+    lines.append(f"    return {returned}")
+    source = "\n".join(lines) + "\n"
+    filename = f"<dynamo entry of {name} #{_next_number()}>"
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    exec(compile(source, filename, "exec"), scope)  # noqa: S102 - our own text, from no outside string
+    return scope["entry"], source
+
+
+_NUMBERS = iter(range(1 << 62))
+
+
+def _next_number() -> int:
+    return next(_NUMBERS)

@@ -1,0 +1,342 @@
+"""Writes the code that rebuilds values after the graph has run.
+
+Comes in: values as the interpreter left them. Goes out: lines of Python over the entry's inputs (`i0`..), the
+graph's outputs (`g0`..) and constants (`k0`..). An object made in the capture is made anew once a call and keeps
+its identity among all its uses; an object from outside is loaded from its source before anything changes.
+Invariant: one value, one expression.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from primtorch.fake import FakeTensor
+
+from dynamo.source import ConstantSource
+from dynamo.values.generators import TracedCallable, TracedGenerator
+from dynamo.values.operators import SequenceIterator, UserIterator
+from dynamo.values.shadows import Lazy
+
+if TYPE_CHECKING:
+    from dynamo.source import Source
+    from dynamo.values.session import Session
+
+__all__ = ["CannotReconstruct", "Emitter"]
+
+_INLINE = (type(None), bool, type(Ellipsis), type(NotImplemented), int, str, bytes)
+_PERMANENT = (
+    type,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.CodeType,
+    types.FunctionType,
+    types.GetSetDescriptorType,
+    types.GenericAlias,
+    types.UnionType,
+    enum.Enum,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    property,
+    range,
+    complex,
+    float,
+    frozenset,
+    torch._ops.OpOverload,
+    torch._ops.OpOverloadPacket,
+)
+
+
+class CannotReconstruct(Exception):  # noqa: N818 - becomes a graph break elsewhere
+    """A value that generated code cannot make."""
+
+
+class Emitter:
+    """Collects the body of one entry."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.recorder = session.recorder
+        self.lines: list[str] = []
+        self.constants: dict[str, Any] = {}
+        self.inputs: list[Source] = []
+        self.graph_outputs: list[Any] = []
+        self._constant_names: dict[int, str] = {}
+        self._input_names: dict[Source, str] = {}
+        self._output_names: dict[int, str] = {}
+        self._names: dict[int, str] = {}
+        self._counter = 0
+
+    # -- names -------------------------------------------------------------------------------------
+
+    def constant(self, value: Any, hint: str = "k") -> str:
+        """The name of an object that the entry holds."""
+        name = self._constant_names.get(id(value))
+        if name is None:
+            name = self._constant_names[id(value)] = f"{hint}{len(self.constants)}"
+            self.constants[name] = value
+        return name
+
+    def source(self, source: Source) -> str:
+        """The name of what a source loads."""
+        if type(source) is ConstantSource:
+            return self.constant(source.value)
+        name = self._input_names.get(source)
+        if name is None:
+            name = self._input_names[source] = f"i{len(self.inputs)}"
+            self.inputs.append(source)
+        return name
+
+    def _fresh(self, expression: str) -> str:
+        name = f"v{self._counter}"
+        self._counter += 1
+        self.lines.append(f"{name} = {expression}")
+        return name
+
+    def line(self, text: str) -> None:
+        """Append a statement."""
+        self.lines.append(text)
+
+    # -- values ------------------------------------------------------------------------------------
+
+    def value(self, value: Any) -> str:
+        """An expression for `value`."""
+        kind = type(value)
+        if kind in _INLINE and not isinstance(value, enum.Enum):
+            return repr(value) if kind is not str or len(value) < 200 else self.constant(value)
+        known = self._names.get(id(value))
+        if known is not None:
+            return known
+        if kind is FakeTensor:
+            return self._tensor(value)
+        if kind is Lazy:
+            return self.source(value.source)
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self._symbolic(value)
+        source = self.session.source_of(value)
+        if source is not None:
+            return self.source(source)
+        if self.session.is_created(value) or not isinstance(value, _PERMANENT):
+            return self._made(value)
+        return self.constant(value)
+
+    def _tensor(self, value: Any) -> str:
+        if self.recorder.is_input(value):
+            return self.source(self.session.known_source(value))
+        name = self._output_names.get(id(value))
+        if name is None:
+            self.recorder.node_of(value)
+            name = self._output_names[id(value)] = f"g{len(self.graph_outputs)}"
+            self.graph_outputs.append(value)
+            own = self.recorder.tensor_attributes.get(id(value))
+            for attribute, item in (own or {}).items():
+                self.line(f"setattr({name}, {attribute!r}, {self.value(item)})")
+        return name
+
+    def _symbolic(self, value: Any) -> str:
+        sizes = self.recorder.sizes
+        assert sizes is not None, "symbolic values come from sizes"
+        return sizes.text_of(self, value)
+
+    def _remember(self, value: Any, name: str) -> str:
+        self._names[id(value)] = name
+        self.session.keep(value)
+        return name
+
+    def _list(self, items: Any) -> str:
+        return ", ".join(map(self.value, items))
+
+    def _made(self, value: Any) -> str:  # one case per kind
+        kind = type(value)
+        if kind is tuple:
+            text = self._list(value)
+            return self._remember(value, self._fresh(f"({text},)" if value else "()"))
+        if kind is torch.Size:
+            return self._fresh(f"{self.constant(torch.Size)}(({self._list(value)},))")
+        if kind is list:
+            name = self._remember(value, self._fresh("[]"))
+            if value:
+                self.line(f"{name}.extend(({self._list(value)},))")
+            return name
+        if kind is dict:
+            name = self._remember(value, self._fresh("{}"))
+            for key, item in value.items():
+                self.line(f"{name}[{self.value(key)}] = {self.value(item)}")
+            return name
+        if kind is set:
+            return self._remember(value, self._fresh(f"set(({self._list(value)},))" if value else "set()"))
+        if kind is slice:
+            return self._fresh(f"slice({self._list((value.start, value.stop, value.step))})")
+        if kind is types.MethodType:
+            receiver, function = self.value(value.__self__), self.value(value.__func__)
+            maker = self.constant(types.MethodType)
+            return self._remember(value, self._fresh(f"{maker}({function}, {receiver})"))
+        if kind is types.BuiltinFunctionType:
+            return self._fresh(f"getattr({self.value(value.__self__)}, {value.__name__!r})")
+        if kind is types.FunctionType:
+            return self._function(value)
+        if kind is types.CellType:
+            return self._cell(value)
+        if kind is functools.partial:
+            return self._partial(value)
+        if kind is TracedCallable:
+            return self.value(value.function)
+        if kind is UserIterator:
+            return self.value(value.inner)
+        if isinstance(value, TracedGenerator | SequenceIterator | super):
+            raise CannotReconstruct(f"a suspended {kind.__name__}")
+        if isinstance(value, collections.deque | collections.defaultdict) and kind in (
+            collections.deque,
+            collections.defaultdict,
+        ):
+            return self._standard_container(value)
+        if isinstance(value, BaseException):
+            return self._exception(value)
+        if hasattr(value, "__next__"):
+            return self._iterator(value)
+        if kind in (type({}.keys()), type({}.values()), type({}.items())):
+            name = {"dict_keys": "keys", "dict_values": "values", "dict_items": "items"}[
+                kind.__name__
+            ]
+            return self._fresh(f"{self.value(value.mapping)}.{name}()")
+        if self.session.is_created(value):
+            return self._object(value)
+        if isinstance(value, torch.Tensor):
+            raise CannotReconstruct("a tensor that capture did not make")
+        if kind.__module__.partition(".")[0] == "torch" and not hasattr(value, "__dict__"):
+            return self.constant(value)
+        raise CannotReconstruct(f"a {kind.__qualname__} object of unknown origin")
+
+    def _function(self, value: types.FunctionType) -> str:
+        cells = value.__closure__
+        closure = f"({self._list(cells)},)" if cells else "None"
+        defaults = self.value(value.__defaults__) if value.__defaults__ else "None"
+        maker = self.constant(types.FunctionType)
+        code, names = self.constant(value.__code__), self.constant(value.__globals__)
+        name = self._fresh(
+            f"{maker}({code}, {names}, {value.__name__!r}, {defaults}, {closure})"
+        )
+        self._remember(value, name)
+        self.line(f"{name}.__qualname__ = {value.__qualname__!r}")
+        if value.__kwdefaults__:
+            self.line(f"{name}.__kwdefaults__ = {self.value(value.__kwdefaults__)}")
+        if value.__annotations__:
+            self.line(f"{name}.__annotations__ = {self.value(value.__annotations__)}")
+        for attribute, item in value.__dict__.items():
+            self.line(f"{name}.{attribute} = {self.value(item)}")
+        return name
+
+    def _cell(self, value: types.CellType) -> str:
+        name = self._remember(value, self._fresh(f"{self.constant(types.CellType)}()"))
+        try:
+            contents = value.cell_contents
+        except ValueError:
+            return name
+        self.line(f"{name}.cell_contents = {self.value(contents)}")
+        return name
+
+    def _partial(self, value: Any) -> str:
+        maker = self.constant(functools.partial)
+        args = self._list((value.func, *value.args))
+        keywords = self.value(dict(value.keywords))
+        return self._remember(value, self._fresh(f"{maker}({args}, **{keywords})"))
+
+    def _standard_container(self, value: Any) -> str:
+        maker = self.constant(type(value))
+        if isinstance(value, collections.deque):
+            name = self._remember(value, self._fresh(f"{maker}((), {value.maxlen!r})"))
+            self.line(f"{name}.extend(({''.join(self.value(item) + ', ' for item in value)}))")
+            return name
+        factory = self.value(value.default_factory)
+        name = self._remember(value, self._fresh(f"{maker}({factory})"))
+        for key, item in value.items():
+            self.line(f"{name}[{self.value(key)}] = {self.value(item)}")
+        return name
+
+    def _exception(self, value: BaseException) -> str:
+        kind = type(value)
+        maker = self.constant(kind)
+        name = self._remember(value, self._fresh(f"{maker}.__new__({maker})"))
+        self.line(f"{name}.args = {self.value(tuple(value.args))}")
+        for attribute, item in vars(value).items():
+            self.line(f"{name}.{attribute} = {self.value(item)}")
+        if value.__cause__ is not None:
+            self.line(f"{name}.__cause__ = {self.value(value.__cause__)}")
+        return name
+
+    def _iterator(self, value: Any) -> str:
+        module = type(value).__module__
+        if module not in ("builtins", "itertools", "collections"):
+            raise CannotReconstruct(f"an iterator of type {type(value).__qualname__}")
+        try:
+            reduced = value.__reduce__()
+        except TypeError as error:
+            raise CannotReconstruct(f"a {type(value).__name__}") from error
+        maker, args = reduced[0], reduced[1]
+        name = self._fresh(f"{self.constant(maker)}({self._list(args)})")
+        self._remember(value, name)
+        if len(reduced) > 2 and reduced[2] is not None:
+            self.line(f"{name}.__setstate__({self.value(reduced[2])})")
+        return name
+
+    def _object(self, value: Any) -> str:
+        kind = type(value)
+        if isinstance(value, type):
+            raise CannotReconstruct("a class made in the captured code")
+        cls = self.value(kind)
+        if isinstance(value, tuple):
+            name = self._fresh(f"tuple.__new__({cls}, ({''.join(self.value(v) + ', ' for v in value)}))")
+        elif isinstance(value, int | float | str) and not isinstance(value, bool):
+            base = next(base for base in (int, float, str) if isinstance(value, base))
+            name = self._fresh(f"{base.__name__}.__new__({cls}, {base(value)!r})")
+        else:
+            name = self._fresh(f"{cls}.__new__({cls})" if _base_new(kind) else f"object.__new__({cls})")
+        self._remember(value, name)
+        if isinstance(value, dict):
+            put = (
+                self.constant(collections.OrderedDict.__setitem__)
+                if isinstance(value, collections.OrderedDict)
+                else "dict.__setitem__"
+            )
+            if isinstance(value, collections.defaultdict):
+                self.line(f"{name}.default_factory = {self.value(value.default_factory)}")
+            for key in list(dict.keys(value)) if not isinstance(
+                value, collections.OrderedDict
+            ) else list(collections.OrderedDict.keys(value)):
+                item = dict.__getitem__(value, key)
+                self.line(f"{put}({name}, {self.value(key)}, {self.value(item)})")
+        elif isinstance(value, list):
+            self.line(f"list.extend({name}, [{self._list(list.__iter__(value))}])")
+        elif isinstance(value, set):
+            self.line(f"set.update({name}, [{self._list(set.__iter__(value))}])")
+        elif isinstance(value, collections.deque):
+            self.line(f"{name}.extend([{self._list(iter(value))}])")
+        for attribute, item in getattr(value, "__dict__", {}).items():
+            self.line(f"{name}.__dict__[{attribute!r}] = {self.value(item)}")
+        self._slots(value, kind, name)
+        return name
+
+    def _slots(self, value: Any, kind: type, name: str) -> None:
+        for base in kind.__mro__:
+            for slot, member in vars(base).items():
+                if isinstance(member, types.MemberDescriptorType) and base.__module__ != "builtins":
+                    try:
+                        item = member.__get__(value, kind)
+                    except AttributeError:
+                        continue
+                    self.line(f"object.__setattr__({name}, {slot!r}, {self.value(item)})")
+
+
+def _base_new(kind: type) -> bool:
+    """Whether the instance must come from a container's constructor."""
+    return issubclass(kind, dict | list | set | collections.deque) and not isinstance(
+        vars(kind).get("__new__"), staticmethod
+    )

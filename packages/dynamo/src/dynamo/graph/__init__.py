@@ -1,0 +1,1 @@
+"""The captured graph: recording of torch calls, inputs, sizes."""

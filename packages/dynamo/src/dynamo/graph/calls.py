@@ -1,0 +1,163 @@
+"""What torch's callables are to the recorder: queries, factories, effects, refusals; and their fx targets."""
+
+from __future__ import annotations
+
+import enum
+import operator
+import types
+from typing import Any
+
+import torch
+
+from dynamo.errors import BreakReason
+
+__all__ = ["EFFECTS", "Kind", "classify", "refusal", "refused", "target_of"]
+
+
+class Kind(enum.Enum):
+    """How the recorder treats a call."""
+
+    QUERY = "reads metadata; never a node"
+    OPERATOR = "a node if it makes or changes a tensor"
+    FACTORY = "makes a tensor from no tensor"
+    REFUSED = "a graph break"
+
+
+# Return nothing (or no tensor) and change a tensor or the state: always nodes.
+EFFECTS = frozenset({"__setitem__", "_assert_async", "_assert", "copy_", "_foreach_add_"})
+_QUERIES = frozenset(
+    {
+        "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "is_contiguous",
+        "is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "is_same_size",
+        "is_set_to", "is_inference", "is_conj", "is_neg", "is_pinned", "is_shared", "is_tensor",
+        "__len__", "has_names", "is_nonzero_shape", "result_type", "can_cast", "promote_types",
+        "broadcast_shapes", "_is_view", "is_nested", "is_sparse", "type", "__hash__", "dim_order",
+        "is_distributed", "_is_zerotensor", "nbytes", "is_vulkan_available",
+    }
+)  # fmt: skip
+_DATA_VALUES = frozenset(
+    {"item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__",
+     "__complex__", "is_nonzero", "equal", "allclose", "__repr__", "__str__", "__format__",
+     "__dlpack__", "__contains__", "data_ptr"}
+)  # fmt: skip
+_REFUSED = {
+    "backward": "a backward pass runs",
+    "register_hook": "a tensor hook is registered",
+    "register_post_accumulate_grad_hook": "a tensor hook is registered",
+    "retain_grad": "a gradient is retained",
+    "requires_grad_": "requires_grad is changed",
+    "set_": "a tensor's storage is replaced",
+    "resize_": "a tensor is resized",
+    "resize_as_": "a tensor is resized",
+    "untyped_storage": "a tensor's storage is read",
+    "storage": "a tensor's storage is read",
+    "_typed_storage": "a tensor's storage is read",
+    "share_memory_": "a tensor is moved to shared memory",
+    "pin_memory": "a tensor is pinned",
+    "__reduce_ex__": "a tensor is pickled",
+    "__deepcopy__": "a tensor is deep-copied",
+    "as_subclass": "a tensor subclass is made",
+    "_make_subclass": "a tensor subclass is made",
+    "to_sparse": "a sparse tensor is made",
+    "apply_": "a Python function runs on each element",
+    "map_": "a Python function runs on each element",
+    "detach_": "a tensor is detached in place",
+    "manual_seed": "the seed is set",
+    "seed": "the seed is set",
+    "set_state": "a generator's state is set",
+    "get_rng_state": "the generator's state is read",
+    "__setstate__": "a tensor is unpickled",
+}
+_DATA_SHAPES = frozenset(
+    {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "bincount",
+     "_unique2", "unique_dim", "histc_dynamic"}
+)  # fmt: skip
+# Property getters that make a tensor.
+_MADE_BY_PROPERTY = frozenset({"T", "mT", "H", "mH", "real", "imag"})
+_REFUSED_PROPERTIES = frozenset({"data", "grad", "grad_fn", "_base", "_version"})
+_DUNDERS = {
+    "__getitem__": operator.getitem,
+    "__setitem__": operator.setitem,
+    "__matmul__": operator.matmul,
+    "__imatmul__": operator.imatmul,
+}
+_ALLOWED_SETTERS: frozenset[str] = frozenset()
+_CACHE: dict[Any, Kind] = {}
+
+
+def classify(function: Any) -> Kind:
+    """The kind of a callable that arrived through the mode."""
+    kind = _CACHE.get(function)
+    if kind is None:
+        kind = _CACHE[function] = _classify(function)
+    return kind
+
+
+def _classify(function: Any) -> Kind:
+    name = getattr(function, "__name__", "")
+    if name == "__get__":
+        owner = function.__self__.__name__
+        if owner in _MADE_BY_PROPERTY:
+            return Kind.OPERATOR
+        return Kind.REFUSED if owner in _REFUSED_PROPERTIES else Kind.QUERY
+    if name in ("__set__", "__delete__"):
+        return Kind.REFUSED
+    if name in _QUERIES:
+        return Kind.QUERY
+    if name in _REFUSED or name in _DATA_VALUES or name in _DATA_SHAPES:
+        return Kind.REFUSED
+    return Kind.OPERATOR
+
+
+def refusal(function: Any) -> tuple[BreakReason, str]:
+    """The reason for a refused call."""
+    name = getattr(function, "__name__", "")
+    if name in ("__get__", "__set__", "__delete__"):
+        verb = {"__get__": "read", "__set__": "assigned", "__delete__": "deleted"}[name]
+        owner = function.__self__.__name__
+        return BreakReason.UNSUPPORTED_MUTATION, f"the tensor attribute {owner} is {verb}"
+    if name in _DATA_SHAPES:
+        return BreakReason.DATA_DEPENDENT_SHAPE, f"the result's size of {name} depends on data"
+    if name == "__bool__" or name == "is_nonzero":
+        return (
+            BreakReason.DATA_DEPENDENT_BRANCH,
+            "the branch depends on a tensor's value, known only at run time",
+        )
+    if name in _DATA_VALUES:
+        return BreakReason.DATA_DEPENDENT_VALUE, f"Tensor.{name} needs a tensor's value"
+    return BreakReason.UNSUPPORTED_CALL, _REFUSED[name]
+
+
+def refused(function: Any) -> tuple[BreakReason, str] | None:
+    """A break for functions that change state and do not arrive through the mode."""
+    name = getattr(function, "__name__", "")
+    receiver = getattr(function, "__self__", None)
+    if isinstance(receiver, torch.Generator) or getattr(
+        function, "__objclass__", None
+    ) is torch._C.Generator:
+        return BreakReason.OUTSIDE_EFFECT, f"a random generator's {name} is called"
+    if isinstance(function, types.BuiltinFunctionType) and (
+        name.startswith(("_set_", "set_", "_add_", "_push", "_pop", "_enter", "_exit", "_clear"))
+    ):
+        return BreakReason.OUTSIDE_EFFECT, f"torch's state is changed by {name}"
+    if name in _REFUSED and not isinstance(receiver, torch.Tensor) and name != "set_":
+        return BreakReason.UNSUPPORTED_CALL, _REFUSED[name]
+    return None
+
+
+def target_of(function: Any, args: Any) -> tuple[str, Any, Any]:
+    """fx's op kind and target for a callable, and its arguments."""
+    name = getattr(function, "__name__", "")
+    if name == "__get__":
+        return "call_function", getattr, (args[0], function.__self__.__name__)
+    if name in _DUNDERS:
+        return "call_function", _DUNDERS[name], args
+    if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType) or (
+        isinstance(function, types.FunctionType) and _is_method(function)
+    ):
+        return "call_method", name, args
+    return "call_function", function, args
+
+
+def _is_method(function: types.FunctionType) -> bool:
+    return getattr(torch.Tensor, function.__name__, None) is function

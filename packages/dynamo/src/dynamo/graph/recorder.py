@@ -1,0 +1,448 @@
+"""Records torch's calls on fake tensors into an fx graph of wire 1.
+
+A torch-function mode is active while the program is interpreted: whatever calls torch, interpreted code or C
+code, arrives in `_Mode`. The call runs on fake tensors (which infers the result) and becomes one node when it
+makes or changes a tensor. Calls whose result depends on tensor data are graph breaks; a call that raises is
+one too, so that the statement runs eagerly and the program sees eager's exception. Invariant: every fake tensor
+a program can hold is an input or the result of a node.
+"""
+
+from __future__ import annotations
+
+import linecache
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from primtorch.fake import FactoryMode, FakeTensor, ShapeContext, fakeify
+from torch.overrides import TorchFunctionMode
+
+from dynamo.errors import BreakReason, GraphBreak
+from dynamo.graph import calls
+from dynamo.guards import GuardKind, TensorGuard
+from dynamo.source import Source
+
+if TYPE_CHECKING:
+    from dynamo.graph.sizes import Sizes
+    from dynamo.machine.interpreter import Machine
+    from dynamo.values.session import Session
+
+__all__ = ["GraphInput", "Recorder"]
+
+
+@dataclass(slots=True)
+class GraphInput:
+    """One placeholder: where its value comes from and what it stands for."""
+
+    source: Source
+    value: Any
+    node: torch.fx.Node
+    real: Any
+
+
+class _Mode(TorchFunctionMode):
+    """Hands every torch call made while capturing to the recorder."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(  # the mode's protocol
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return self.recorder.intercept(func, args, kwargs or {})
+
+
+class Recorder:
+    """The graph of one capture."""
+
+    __slots__ = (
+        "_constants",
+        "_first",
+        "_inputs",
+        "_locations",
+        "context",
+        "effects",
+        "graph",
+        "inputs",
+        "machine",
+        "mode",
+        "mutated",
+        "nodes",
+        "root",
+        "sizes",
+        "tensor_attributes",
+    )
+
+    def __init__(self, sizes: Sizes | None = None) -> None:
+        self.graph = torch.fx.Graph()
+        self.root = torch.nn.Module()
+        self.context = ShapeContext() if sizes is None else ShapeContext(sizes.environment)
+        self.sizes = sizes
+        self.nodes: dict[int, torch.fx.Node] = {}
+        self.inputs: list[GraphInput] = []
+        self.machine: Machine | None = None
+        self.mode = _Mode(self)
+        self.effects = 0
+        self.mutated: set[int] = set()
+        self.tensor_attributes: dict[int, dict[str, Any]] = {}
+        self._inputs: dict[int, tuple[Source, Any, Any]] = {}
+        self._first: torch.fx.Node | None = None
+        self._constants: list[Any] = []
+        self._locations: dict[tuple[str, int], tuple[str, int, str, str]] = {}
+
+    # -- inputs ------------------------------------------------------------------------------------
+
+    def tensor_input(self, session: Session, real: torch.Tensor, source: Source) -> Any:
+        """A fake for a tensor from outside; its placeholder is made at its first use."""
+        if type(real) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            if not isinstance(real, torch.nn.Parameter):
+                raise GraphBreak(
+                    BreakReason.UNSUPPORTED_VALUE,
+                    f"{source.name()} is a tensor subclass ({type(real).__name__})",
+                )
+        if real.layout is not torch.strided:
+            raise GraphBreak(BreakReason.UNSUPPORTED_VALUE, f"{source.name()} is {real.layout}")
+        shape, dynamic = None, ()
+        if self.sizes is not None:
+            shape, dynamic = self.sizes.shape_of(source, real)
+        session.guard(
+            GuardKind.TENSOR,
+            source,
+            TensorGuard.of(
+                real, dynamic_sizes=dynamic, dynamic_strides=range(real.dim()) if dynamic else ()
+            ),
+        )
+        with torch._C.DisableTorchFunction():
+            fake = fakeify(real, self.context, shape=shape)
+        session.fakes[id(real)] = fake
+        session.reals[id(fake)] = real
+        session.keep(real)
+        session.remember(fake, source)
+        self._inputs[id(fake)] = (source, fake, real)
+        return fake
+
+    def node_of(self, value: Any) -> torch.fx.Node:
+        """The node of a fake tensor; makes the placeholder of an input that was not used yet."""
+        node = self.nodes.get(id(value))
+        if node is not None:
+            return node
+        found = self._inputs.get(id(value))
+        if found is None:
+            raise GraphBreak(
+                BreakReason.UNSUPPORTED_VALUE, "a tensor was made in a way that is not captured"
+            )
+        source, fake, real = found
+        return self._placeholder(source, fake, real, _input_meta(source, real))
+
+    def _placeholder(
+        self, source: Source, value: Any, real: Any, meta: dict[str, Any]
+    ) -> torch.fx.Node:
+        name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_") or "input"
+        if self._first is None:
+            node = self.graph.placeholder(f"l_{name}")
+        else:
+            with self.graph.inserting_before(self._first):
+                node = self.graph.placeholder(f"l_{name}")
+        node.meta["val"] = value
+        node.meta["input"] = meta
+        self.nodes[id(value)] = node
+        self.inputs.append(GraphInput(source, value, node, real))
+        return node
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of torch that interpreted code makes."""
+        refusal = calls.refused(function)
+        if refusal is not None:
+            raise GraphBreak(*refusal)
+        result = function(*args, **kwargs)
+        if isinstance(result, torch.Tensor) and not isinstance(result, FakeTensor):
+            return self._adopt(result, function, args, kwargs)
+        return result
+
+    def intercept(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that arrived through the mode, from anywhere."""
+        kind = calls.classify(function)
+        if kind is calls.Kind.QUERY:
+            return function(*args, **kwargs)
+        if kind is calls.Kind.REFUSED:
+            raise GraphBreak(*calls.refusal(function))
+        nodes = self._arguments(args), self._arguments(kwargs)
+        grad_before = torch.is_grad_enabled()
+        try:
+            if kind is calls.Kind.FACTORY or not _has_fake(args, kwargs):
+                with FactoryMode(self.context):
+                    result = function(*args, **kwargs)
+            else:
+                result = function(*args, **kwargs)
+        except GraphBreak:
+            raise
+        except Exception as error:
+            self._failed(function, error)
+        assert torch.is_grad_enabled() is grad_before
+        if isinstance(result, torch.Tensor) and type(result) is not FakeTensor:
+            result = self._fake_of(result)
+        name = getattr(function, "__name__", "")
+        if type(result) is FakeTensor:
+            if name.endswith("_") and not name.endswith("__") and args and (
+                type(args[0]) is FakeTensor
+            ):
+                self.mutated.add(id(args[0]))
+                node = self._node(function, *nodes)
+                node.meta["val"] = args[0]
+                return args[0]
+            known = self.nodes.get(id(result))
+            if known is None and id(result) not in self._inputs:
+                node = self._node(function, *nodes)
+                node.meta["val"] = result
+                self.nodes[id(result)] = node
+                self._constants.append(result)
+            elif kwargs.get("out") is not None or _writes(name):
+                self._node(function, *nodes).meta["val"] = result
+            return result
+        if isinstance(result, tuple | list) and any(type(item) is FakeTensor for item in result):
+            return self._several(function, nodes, result)
+        if name in calls.EFFECTS:
+            if args and type(args[0]) is FakeTensor:
+                self.mutated.add(id(args[0]))
+            self._node(function, *nodes).meta["val"] = None
+        return result
+
+    def _several(self, function: Any, nodes: tuple[Any, Any], result: Any) -> Any:
+        node = self._node(function, *nodes)
+        items = [
+            self._fake_of(item)
+            if isinstance(item, torch.Tensor) and type(item) is not FakeTensor
+            else item
+            for item in result
+        ]
+        node.meta["val"] = tuple(items)
+        self._constants.append(items)
+        for i, item in enumerate(items):
+            if type(item) is FakeTensor and id(item) not in self.nodes:
+                part = self.graph.call_function(operator.getitem, (node, i))
+                self._describe(part)
+                part.meta["val"] = item
+                self.nodes[id(item)] = part
+            elif isinstance(item, tuple | list):
+                part = self.graph.call_function(operator.getitem, (node, i))
+                self._describe(part)
+                part.meta["val"] = tuple(item)
+                for j, inner in enumerate(item):
+                    if type(inner) is FakeTensor:
+                        leaf = self.graph.call_function(operator.getitem, (part, j))
+                        self._describe(leaf)
+                        leaf.meta["val"] = inner
+                        self.nodes[id(inner)] = leaf
+        if type(result) in (tuple, list):
+            return type(result)(items)
+        return result
+
+    def _failed(self, function: Any, error: Exception) -> None:
+        name = getattr(function, "__qualname__", repr(function))
+        kind = type(error).__name__
+        if "DataDependent" in kind:
+            raise GraphBreak(
+                BreakReason.DATA_DEPENDENT_SHAPE, f"{name} depends on tensor data"
+            ) from error
+        text = str(error).strip().splitlines()
+        raise GraphBreak(
+            BreakReason.OPERATOR_FAILED, f"{name} raised {kind}: {text[0] if text else ''}"
+        ) from error
+
+    def _adopt(
+        self, result: torch.Tensor, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A real tensor that a function made past the mode: the call is recorded all the same."""
+        nodes = self._arguments(args), self._arguments(kwargs)
+        fake = self._fake_of(result)
+        node = self._node(function, *nodes)
+        node.meta["val"] = fake
+        self.nodes[id(fake)] = node
+        self._constants.append(fake)
+        return fake
+
+    def _fake_of(self, real: torch.Tensor) -> Any:
+        with torch._C.DisableTorchFunction():
+            fake = fakeify(real, self.context)
+        self._constants.append(fake)
+        return fake
+
+    def record_opaque(
+        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A function marked `allow_in_graph`: one node, its body unseen."""
+        nodes = self._arguments(args), self._arguments(kwargs)
+        try:
+            with torch._C.DisableTorchFunction():
+                result = function(*args, **kwargs)
+        except Exception as error:
+            self._failed(function, error)
+        if type(result) is FakeTensor:
+            node = self._node(function, *nodes)
+            node.meta["val"] = result
+            self.nodes[id(result)] = node
+            self._constants.append(result)
+            return result
+        return self._several(function, nodes, result)
+
+    def effect(self, function: Any, args: tuple[Any, ...]) -> torch.fx.Node:
+        """A call recorded for its effect on torch's state (grad mode, autocast)."""
+        self.effects += 1
+        node = self._node(function, args, {})
+        node.meta["val"] = None
+        return node
+
+    # -- nodes -------------------------------------------------------------------------------------
+
+    def _node(self, function: Any, args: Any, kwargs: Any) -> torch.fx.Node:
+        kind, target, args = calls.target_of(function, args)
+        node = self.graph.create_node(kind, target, tuple(args), dict(kwargs))
+        self._describe(node)
+        return node
+
+    def _describe(self, node: torch.fx.Node) -> None:
+        if self._first is None:
+            self._first = node
+        machine = self.machine
+        if machine is not None and machine.frames:
+            frame = machine.frames[-1]
+            key = (frame.code.co_filename, frame.line)
+            found = self._locations.get(key)
+            if found is None:
+                text = linecache.getline(*key).strip()
+                found = self._locations[key] = (*key, frame.code.co_name, text)
+            node.meta["source_line"] = found
+            if frame.module_path is not None:
+                node.meta["module_path"] = frame.module_path
+
+    def _arguments(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is FakeTensor:
+            return self.node_of(value)
+        if kind is tuple:
+            return tuple(map(self._arguments, value))
+        if kind is list:
+            return [self._arguments(item) for item in value]
+        if kind is dict:
+            return {name: self._arguments(item) for name, item in value.items()}
+        if kind in _PLAIN:
+            return value
+        if kind is torch.Size:
+            return tuple(map(self._arguments, value))
+        if kind is slice:
+            return slice(*map(self._arguments, (value.start, value.stop, value.step)))
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            assert self.sizes is not None, "symbolic values come from sizes"
+            return self.sizes.node_of(self, value)
+        if isinstance(value, torch.Tensor):
+            return self.constant(value)
+        if isinstance(value, int | float | str) and not isinstance(value, bool):
+            return type(value).__mro__[-2](value) if kind is not bool else value
+        if isinstance(value, tuple):
+            return tuple(map(self._arguments, value))
+        if isinstance(value, dict):
+            return {name: self._arguments(item) for name, item in value.items()}
+        if value is Ellipsis or isinstance(value, type) or kind is range:
+            return value
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_CALL,
+            f"a {kind.__qualname__} is an argument of a tensor operation",
+        )
+
+    def constant(self, value: torch.Tensor) -> torch.fx.Node:
+        """A tensor that belongs to the graph."""
+        name = f"constant_{len(self._constants)}"
+        self._constants.append(value)
+        setattr(self.root, name, value)
+        node = self.graph.get_attr(name)
+        self._describe(node)
+        node.meta["val"] = self._fake_of(value)
+        return node
+
+    # -- questions about data ----------------------------------------------------------------------
+
+    def data_dependent_truth(self, value: Any) -> Any:
+        """`bool(tensor)`."""
+        raise GraphBreak(
+            BreakReason.DATA_DEPENDENT_BRANCH,
+            "the branch depends on a tensor's value, known only at run time",
+        )
+
+    def data_dependent_number(self, value: Any, cls: type) -> Any:
+        """`int(tensor)` and `float(tensor)`."""
+        raise GraphBreak(
+            BreakReason.DATA_DEPENDENT_VALUE, f"{cls.__name__}() of a tensor needs its value"
+        )
+
+    def unbind(self, value: Any) -> Any:
+        """Iteration over a tensor."""
+        if value.dim() == 0:
+            raise TypeError("iteration over a 0-d tensor")
+        return torch.unbind(value, 0)
+
+    def store_tensor_attribute(self, session: Session, owner: Any, name: str, value: Any) -> None:
+        """`tensor.name = value`."""
+        if name in ("data", "grad", "requires_grad", "names") or id(owner) in session.reals:
+            raise GraphBreak(
+                BreakReason.UNSUPPORTED_MUTATION, f"the tensor attribute {name} is assigned"
+            )
+        self.tensor_attributes.setdefault(id(owner), {})[name] = value
+
+    def has_effects(self) -> bool:
+        """Whether the graph must run even if none of its outputs is used."""
+        return bool(self.mutated) or self.effects > 0
+
+    def is_input(self, value: Any) -> bool:
+        """Whether a fake tensor stands for an outside tensor."""
+        return id(value) in self._inputs
+
+
+
+
+
+
+_PLAIN: frozenset[type] = frozenset(
+    {
+        int,
+        float,
+        bool,
+        complex,
+        str,
+        bytes,
+        type(None),
+        type(Ellipsis),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    }
+)
+
+
+def _has_fake(args: Any, kwargs: Any) -> bool:
+    for value in (*args, *kwargs.values()):
+        if type(value) is FakeTensor:
+            return True
+        if isinstance(value, tuple | list) and _has_fake(value, {}):
+            return True
+    return False
+
+
+def _writes(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _input_meta(source: Source, real: torch.Tensor) -> dict[str, Any]:
+    from dynamo.source import ModuleMemberSource  # noqa: PLC0415 - kept beside its only use
+
+    name = source.name()
+    kind = "argument"
+    if isinstance(real, torch.nn.Parameter):
+        kind = "parameter"
+    elif isinstance(source, ModuleMemberSource) and source.table == "_buffers":
+        kind = "buffer"
+    return {"kind": kind, "name": name, "static": kind in ("parameter", "buffer")}

@@ -1,0 +1,152 @@
+"""The loop that executes a frame, exceptions included, and the inlining of calls.
+
+A `Machine` belongs to one capture. `run(frame)` executes until RETURN or YIELD and gives the value; a Python
+exception that the frame does not handle propagates as itself, `GraphBreak` leaves the frames standing so that
+the capture can read them. Invariant: `machine.frames` is the chain of interpreted calls, outermost first.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+from dynamo.errors import BreakReason, GraphBreak
+from dynamo.machine.frame import Frame, bind
+
+if TYPE_CHECKING:
+    from dynamo.machine.program import Op
+    from dynamo.values.session import Session
+
+__all__ = ["Machine"]
+
+_GENERATOR = 0x20
+_COROUTINE = 0x80 | 0x200
+_DEEPEST = 400
+
+
+class Machine:
+    """Interprets frames for one capture."""
+
+    __slots__ = ("break_ticks", "current_exception", "frames", "session", "ticks")
+
+    def __init__(self, session: Session, break_ticks: dict[int, tuple[BreakReason, str]]) -> None:
+        self.session = session
+        self.frames: list[Frame] = []
+        self.ticks = 0
+        self.break_ticks = break_ticks
+        self.current_exception: BaseException | None = None
+
+    # -- frames ------------------------------------------------------------------------------------
+
+    def run(self, frame: Frame) -> Any:
+        """Execute `frame` until it returns or yields."""
+        frames = self.frames
+        if len(frames) > _DEEPEST:
+            raise GraphBreak(BreakReason.RECURSION, "calls are nested too deeply to inline")
+        frames.append(frame)
+        ops = frame.ops
+        break_ticks = self.break_ticks
+        while True:
+            try:
+                while True:
+                    op = ops[frame.pc]
+                    frame.pc += 1
+                    if op.breaks:
+                        frame.before = frame.stack.copy()
+                        self.ticks = frame.tick = self.ticks + 1
+                        if break_ticks and frame.tick in break_ticks:
+                            raise GraphBreak(*break_ticks[frame.tick])
+                    if op.run(self, frame, op):
+                        frames.pop()
+                        return frame.result
+            except Exception as error:  # noqa: BLE001 - the captured program's exception, any kind
+                if not self._handle(frame, error):
+                    del frames[frames.index(frame) :]
+                    raise
+            except GeneratorExit as error:
+                if not self._handle(frame, error):
+                    del frames[frames.index(frame) :]
+                    raise
+
+    def _handle(self, frame: Frame, error: BaseException) -> bool:
+        """Go to the handler that protects the current instruction, if there is one."""
+        op = frame.ops[frame.pc - 1]
+        if frame.exceptions and error.__context__ is None:
+            current = frame.exceptions[-1]
+            if current is not error:
+                error.__context__ = current
+        if op.handler < 0:
+            return False
+        del frame.stack[op.depth :]
+        if op.lasti:
+            frame.stack.append(op.index)
+        frame.stack.append(error)
+        frame.pc = op.handler
+        return True
+
+    def unsupported_opcode(self, frame: Frame, op: Op) -> None:
+        """An opcode that is not executed symbolically."""
+        del frame
+        raise GraphBreak(BreakReason.UNSUPPORTED_OPCODE, f"the instruction {op.name} is not captured")
+
+    # -- calls -------------------------------------------------------------------------------------
+
+    def inline(
+        self,
+        function: types.FunctionType,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        resumable: bool = False,
+        module_path: str | None = None,
+    ) -> Any:
+        """Interpret a call of a Python function; generators come back suspended."""
+        session = self.session
+        frame = Frame(function, resumable=resumable)
+        code = frame.code
+        if code.co_flags & _COROUTINE:
+            raise GraphBreak(BreakReason.UNSUPPORTED_CALL, f"{code.co_qualname} is a coroutine")
+        bind(
+            function,
+            lambda: session.defaults_of(function),
+            lambda: session.keyword_defaults_of(function),
+            args,
+            kwargs,
+            frame.slots,
+        )
+        frame.closure = session.closure_of(function)
+        if module_path is not None:
+            frame.module_path = module_path
+        elif self.frames:
+            frame.module_path = self.frames[-1].module_path
+        if code.co_flags & _GENERATOR:
+            from dynamo.values.generators import TracedGenerator  # noqa: PLC0415 - it imports this
+
+            return TracedGenerator(self, frame)
+        return self.run(frame)
+
+    def user_frame(self) -> Frame | None:
+        """The innermost frame."""
+        return self.frames[-1] if self.frames else None
+
+
+def free_and_cells(frame: Frame) -> None:
+    """COPY_FREE_VARS: the closure's cells go to the last slots."""
+    closure = frame.closure
+    if closure:
+        frame.slots[len(frame.slots) - len(closure) :] = closure
+
+
+def unbound(frame: Frame, index: int) -> NameError:
+    """What reading an unbound slot raises."""
+    name = frame.program.slots[index]
+    if name in frame.code.co_freevars:
+        return NameError(
+            f"cannot access free variable '{name}' where it is not associated with a value in "
+            "enclosing scope"
+        )
+    return UnboundLocalError(
+        f"cannot access local variable '{name}' where it is not associated with a value"
+    )
+
+

@@ -1,0 +1,134 @@
+"""Raising, handling, and `with` blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynamo.machine.program import opcode
+from dynamo.values import attributes, calls
+
+if TYPE_CHECKING:
+    from dynamo.machine.frame import Frame
+    from dynamo.machine.interpreter import Machine
+    from dynamo.machine.program import Op
+
+
+@opcode("LOAD_ASSERTION_ERROR")
+def load_assertion_error(machine: Machine, frame: Frame, op: Op) -> None:
+    """[..] -> [.., AssertionError]"""
+    frame.stack.append(AssertionError)
+
+
+@opcode("RAISE_VARARGS", breaks=True)
+def raise_varargs(machine: Machine, frame: Frame, op: Op) -> None:
+    """raise; raise exception; raise exception from cause"""
+    stack = frame.stack
+    if op.arg == 0:
+        current = _current(machine)
+        if current is None:
+            raise RuntimeError("No active exception to reraise")
+        raise current
+    cause = stack.pop() if op.arg == 2 else None
+    error = stack.pop()
+    if isinstance(error, type):
+        error = calls.call(machine, error, (), {})
+    if not isinstance(error, BaseException):
+        raise TypeError("exceptions must derive from BaseException")
+    if op.arg == 2:
+        if isinstance(cause, type):
+            cause = calls.call(machine, cause, (), {})
+        raise error from cause
+    raise error
+
+
+def _current(machine: Machine) -> BaseException | None:
+    for frame in reversed(machine.frames):
+        if frame.exceptions:
+            return frame.exceptions[-1]
+    return None
+
+
+@opcode("PUSH_EXC_INFO")
+def push_exc_info(machine: Machine, frame: Frame, op: Op) -> None:
+    """[.., exception] -> [.., previous exception, exception]"""
+    stack = frame.stack
+    error = stack.pop()
+    stack.append(_current(machine))
+    stack.append(error)
+    frame.exceptions.append(error)
+
+
+@opcode("POP_EXCEPT")
+def pop_except(machine: Machine, frame: Frame, op: Op) -> None:
+    """[.., previous exception] -> [..]"""
+    frame.stack.pop()
+    frame.exceptions.pop()
+
+
+@opcode("CHECK_EXC_MATCH", breaks=True)
+def check_exc_match(machine: Machine, frame: Frame, op: Op) -> None:
+    """[.., exception, class] -> [.., exception, matches]"""
+    cls = frame.stack.pop()
+    error = frame.stack[-1]
+    members = cls if isinstance(cls, tuple) else (cls,)
+    for member in members:
+        if not (isinstance(member, type) and issubclass(member, BaseException)):
+            raise TypeError(
+                "catching classes that do not inherit from BaseException is not allowed"
+            )
+    frame.stack.append(isinstance(error, members))
+
+
+@opcode("RERAISE")
+def reraise(machine: Machine, frame: Frame, op: Op) -> None:
+    """[.., exception] -> the next handler"""
+    error = frame.stack.pop()
+    if frame.exceptions and frame.exceptions[-1] is error:
+        # The instruction's own handler pops it (POP_EXCEPT) when there is one; otherwise the frame ends.
+        context = error.__context__
+        try:
+            raise error
+        finally:
+            error.__context__ = context
+    raise error
+
+
+@opcode("BEFORE_WITH", breaks=True)
+def before_with(machine: Machine, frame: Frame, op: Op) -> None:
+    """[.., manager] -> [.., exit, entered]"""
+    stack = frame.stack
+    manager = stack.pop()
+    enter = attributes.load_special(machine, manager, "__enter__")
+    leave = attributes.load_special(machine, manager, "__exit__")
+    if enter is None or leave is None:
+        raise TypeError(
+            f"'{type(manager).__name__}' object does not support the context manager protocol"
+        )
+    stack.append(leave)
+    stack.append(calls.call(machine, enter, (), {}))
+
+
+@opcode("WITH_EXCEPT_START", breaks=True)
+def with_except_start(machine: Machine, frame: Frame, op: Op) -> None:
+    """[exit, lasti, previous, exception] -> [.., exit(type, exception, traceback)]"""
+    stack = frame.stack
+    error = stack[-1]
+    leave = stack[-4]
+    stack.append(calls.call(machine, leave, (type(error), error, error.__traceback__), {}))
+
+
+@opcode("CHECK_EG_MATCH", "PREP_RERAISE_STAR", breaks=True)
+def exception_groups(machine: Machine, frame: Frame, op: Op) -> None:
+    """`except*` is not captured."""
+    machine.unsupported_opcode(frame, op)
+
+
+@opcode("CLEANUP_THROW", breaks=True)
+def cleanup_throw(machine: Machine, frame: Frame, op: Op) -> None:
+    """[.., receiver, last sent, exception] -> [.., None, value] for StopIteration"""
+    error = frame.stack[-1]
+    if isinstance(error, StopIteration):
+        del frame.stack[-3:]
+        frame.stack.extend((None, error.value))
+        return
+    raise error

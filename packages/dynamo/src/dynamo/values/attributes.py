@@ -1,0 +1,577 @@
+"""Reading, writing and deleting attributes, by Python's protocol.
+
+Class attributes are found along the MRO and guarded on the class, instance attributes in the object's own dict
+(or its shadow) and guarded at their source; properties, descriptors and `__getattr__` written in Python are
+interpreted. Tensors answer from their fake.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from primtorch.fake import FakeTensor
+
+from dynamo.errors import BreakReason, GraphBreak
+from dynamo.guards import GuardKind
+from dynamo.machine.frame import NULL
+from dynamo.source import AttributeSource, ConstantSource, InstanceAttributeSource, ItemSource
+from dynamo.source import ModuleMemberSource
+from dynamo.values.generators import TracedCallable, TracedGenerator
+from dynamo.values.shadows import DELETED, Lazy
+from dynamo.values.wrap import CONSTANTS, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynamo.machine.interpreter import Machine
+    from dynamo.values.session import Session
+
+__all__ = [
+    "MISSING",
+    "class_attribute",
+    "delete",
+    "generic_load",
+    "generic_store",
+    "load",
+    "load_method",
+    "load_special",
+    "special",
+    "store",
+]
+
+MISSING: Any = object()
+_FUNCTION = types.FunctionType
+_NATIVE_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+_module_getattr = torch.nn.Module.__getattr__
+_module_setattr = torch.nn.Module.__setattr__
+
+
+def class_attribute(cls: type, name: str) -> Any:
+    """What the MRO has under a name, unbound; `MISSING` if nothing."""
+    for base in cls.__mro__:
+        found = base.__dict__.get(name, MISSING)
+        if found is not MISSING:
+            return found
+    return MISSING
+
+
+def special(cls: type, name: str) -> types.FunctionType | None:
+    """A special method of `cls` if it is written in Python (the others are called natively)."""
+    found = class_attribute(cls, name)
+    return found if type(found) is _FUNCTION else None
+
+
+def load(machine: Machine, owner: Any, name: str) -> Any:
+    """`owner.name`."""
+    loader = _LOADERS.get(type(owner))
+    if loader is None:
+        loader = _choose(owner)
+    return loader(machine, owner, name)
+
+
+def load_method(machine: Machine, owner: Any, name: str) -> tuple[Any, Any]:
+    """`owner.name` about to be called: the function and its receiver, or the callable and NULL."""
+    value = load(machine, owner, name)
+    if type(value) is types.MethodType and machine.session.source_of(value) is None:
+        return value.__func__, value.__self__
+    return value, NULL
+
+
+def load_special(machine: Machine, owner: Any, name: str) -> Any:
+    """A special method looked up on the class and bound; None if there is none."""
+    found = class_attribute(type(owner), name)
+    if found is MISSING:
+        return None
+    if type(found) is _FUNCTION:
+        machine.session.guard_class_attribute(type(owner), name, found)
+        return types.MethodType(found, owner)
+    return found.__get__(owner, type(owner))
+
+
+# -- by kind of owner ---------------------------------------------------------------------------------
+
+
+def _native(machine: Machine, owner: Any, name: str) -> Any:
+    return getattr(owner, name)
+
+
+def _container(machine: Machine, owner: Any, name: str) -> Any:
+    return getattr(owner, name)
+
+
+def _tensor(machine: Machine, owner: Any, name: str) -> Any:
+    session = machine.session
+    if name in _TENSOR_REFUSED:
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_VALUE, f"Tensor.{name} is not known while capturing"
+        )
+    own = session.recorder.tensor_attributes.get(id(owner))
+    if own is not None and name in own:
+        return own[name]
+    real = session.reals.get(id(owner))
+    if real is not None:
+        source = session.known_source(owner)
+        if name == "grad":
+            return wrap(session, real.grad, AttributeSource(source, "grad"))
+        if name == "is_leaf":
+            return real.is_leaf
+        if name == "__class__":
+            return type(real)
+        extra = getattr(real, "__dict__", None)
+        if extra and name in extra:
+            return wrap(session, extra[name], AttributeSource(source, name))
+    elif name == "__class__":
+        return torch.Tensor
+    if class_attribute(torch.Tensor, name) is MISSING:
+        raise AttributeError(f"'Tensor' object has no attribute '{name}'")
+    return getattr(owner, name)
+
+
+_TENSOR_REFUSED = frozenset({"grad_fn", "_grad_fn", "_backward_hooks", "__dict__", "_base"})
+
+
+def _module(machine: Machine, owner: types.ModuleType, name: str) -> Any:
+    names = owner.__dict__
+    session = machine.session
+    if name in names:
+        return session.load_from_namespace(names, name)
+    if (id(names), name) in session.global_writes:
+        return session.load_from_namespace(names, name)
+    value = getattr(owner, name)
+    return session.wrap(value, AttributeSource(session.known_source(owner), name))
+
+
+def _class(machine: Machine, owner: type, name: str) -> Any:
+    session = machine.session
+    if session.is_created(owner):
+        return getattr(owner, name)
+    meta = class_attribute(type(owner), name)
+    if meta is not MISSING and type(meta) is property:
+        from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+
+        return calls.call(machine, meta.fget, (owner,), {})
+    found = class_attribute(owner, name)
+    if found is MISSING:
+        if type(meta) is _FUNCTION:
+            session.guard_class_attribute(type(owner), name, meta)
+            return types.MethodType(meta, owner)
+        return getattr(owner, name)
+    kind = type(found)
+    if kind is _FUNCTION:
+        session.guard_class_attribute(owner, name, found)
+        return found
+    if kind is staticmethod or kind is classmethod:
+        session.guard_class_attribute(owner, name, found)
+        return found.__get__(None, owner)
+    if hasattr(kind, "__get__"):
+        if type(class_attribute(kind, "__get__")) is _FUNCTION:
+            from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+
+            return calls.call(machine, class_attribute(kind, "__get__"), (found, None, owner), {})
+        return found.__get__(None, owner)
+    value = getattr(owner, name)
+    return _class_value(session, owner, name, value)
+
+
+def _class_value(session: Session, owner: type, name: str, value: Any) -> Any:
+    if type(value) in CONSTANTS:
+        session.guard_class_attribute(owner, name, value)
+        return value
+    return session.wrap(value, AttributeSource(ConstantSource(owner, owner.__qualname__), name))
+
+
+def _super(machine: Machine, owner: Any, name: str) -> Any:
+    start, receiver, kind = owner.__thisclass__, owner.__self__, owner.__self_class__
+    mro = kind.__mro__
+    for base in mro[mro.index(start) + 1 :]:
+        found = base.__dict__.get(name, MISSING)
+        if found is MISSING:
+            continue
+        machine.session.guard_class_attribute(base, name, found)
+        if receiver is kind:
+            return found.__get__(None, kind) if hasattr(type(found), "__get__") else found
+        if type(found) is _FUNCTION:
+            return types.MethodType(found, receiver)
+        if type(found) is property and type(found.fget) is _FUNCTION:
+            from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+
+            return calls.call(machine, found.fget, (receiver,), {})
+        if hasattr(type(found), "__get__"):
+            return found.__get__(receiver, kind)
+        return _class_value(machine.session, base, name, found)
+    return getattr(owner, name)
+
+
+def _function(machine: Machine, owner: Any, name: str) -> Any:
+    session = machine.session
+    if session.is_created(owner):
+        return getattr(owner, name)
+    if name in ("__name__", "__qualname__", "__module__", "__code__", "__doc__", "__globals__"):
+        return getattr(owner, name)
+    if not hasattr(owner, name):
+        return getattr(owner, name)
+    if type(class_attribute(type(owner), name)) in (
+        types.WrapperDescriptorType,
+        types.MethodDescriptorType,
+    ):
+        return getattr(owner, name)
+    return session.wrap(getattr(owner, name), AttributeSource(session.known_source(owner), name))
+
+
+def _method(machine: Machine, owner: types.MethodType, name: str) -> Any:
+    if name in ("__self__", "__func__"):
+        return getattr(owner, name)
+    return load(machine, owner.__func__, name)
+
+
+def _object(machine: Machine, owner: Any, name: str) -> Any:
+    cls = type(owner)
+    getter = class_attribute(cls, "__getattribute__")
+    if type(getter) is _FUNCTION:
+        from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+
+        try:
+            return calls.call(machine, getter, (owner, name), {})
+        except AttributeError:
+            fallback = special(cls, "__getattr__")
+            if fallback is None:
+                raise
+            return calls.call(machine, fallback, (owner, name), {})
+    value = generic_load(machine, owner, cls, name)
+    if value is not MISSING:
+        return value
+    getter = class_attribute(cls, "__getattr__")
+    if getter is _module_getattr:
+        return module_member(machine, owner, name)
+    if type(getter) is _FUNCTION:
+        from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+
+        machine.session.guard_class_attribute(cls, "__getattr__", getter)
+        return calls.call(machine, getter, (owner, name), {})
+    raise _no_attribute(machine.session, owner, cls, name)
+
+
+def _no_attribute(session: Session, owner: Any, cls: type, name: str) -> AttributeError:
+    source = session.source_of(owner)
+    if source is not None:
+        session.guard(GuardKind.LACKS_ATTRIBUTE, source, name)
+    return AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name)
+
+
+def generic_load(machine: Machine, owner: Any, cls: type, name: str) -> Any:
+    """`object.__getattribute__` on an object from outside or made here; MISSING if nothing is there."""
+    session = machine.session
+    if name == "__class__":
+        return cls
+    if name == "__dict__":
+        return session.instance_dict(owner)
+    found = class_attribute(cls, name)
+    kind = type(found)
+    if kind is property:
+        session.guard_class_attribute(cls, name, found)
+        return _property(machine, owner, found, name)
+    if found is not MISSING and kind in _NATIVE_DESCRIPTORS:
+        return _native_member(session, owner, name)
+    if found is not MISSING and kind is not _FUNCTION and _has_data_descriptor(kind):
+        return _descriptor(machine, owner, cls, found, name)
+    value = _own(session, owner, name)
+    if value is not MISSING:
+        return value
+    if found is MISSING:
+        return MISSING
+    source = session.source_of(owner)
+    if source is not None and not session.is_created(owner):
+        session.guard(GuardKind.LACKS_OWN_ATTRIBUTE, source, name)
+    session.guard_class_attribute(cls, name, found)
+    if kind is _FUNCTION:
+        return types.MethodType(found, owner)
+    if kind is staticmethod or kind is classmethod:
+        return found.__get__(owner, cls)
+    if hasattr(kind, "__get__"):
+        return _descriptor(machine, owner, cls, found, name)
+    return _class_value(session, cls, name, found)
+
+
+def _property(machine: Machine, owner: Any, found: property, name: str) -> Any:
+    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+
+    if found.fget is None:
+        raise AttributeError(f"property '{name}' of '{type(owner).__name__}' object has no getter")
+    try:
+        return calls.call(machine, found.fget, (owner,), {})
+    except AttributeError:
+        # `__getattr__` is asked after a property that raised AttributeError.
+        if class_attribute(type(owner), "__getattr__") is MISSING:
+            raise
+        return MISSING
+
+
+def _native_member(session: Session, owner: Any, name: str) -> Any:
+    source = session.source_of(owner)
+    if source is None or session.is_created(owner):
+        return session.resolve(getattr(owner, name))
+    written = session.instance_dicts.get(id(owner))
+    if written is not None and name in written.copy:
+        return session.resolve(written.copy[name])
+    key = (id(owner), name)
+    if key not in session.attribute_memo:
+        try:
+            value = getattr(owner, name)
+        except AttributeError:
+            return MISSING
+        session.attribute_memo[key] = wrap(session, value, AttributeSource(source, name))
+    return session.attribute_memo[key]
+
+
+def _has_data_descriptor(kind: type) -> bool:
+    return hasattr(kind, "__get__") and (hasattr(kind, "__set__") or hasattr(kind, "__delete__"))
+
+
+def _descriptor(machine: Machine, owner: Any, cls: type, found: Any, name: str) -> Any:
+    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+
+    if isinstance(found, functools.cached_property):
+        value = calls.call(machine, found.func, (owner,), {})
+        store_own(machine.session, owner, found.attrname or name, value)
+        return value
+    getter = class_attribute(type(found), "__get__")
+    if type(getter) is _FUNCTION:
+        descriptor = machine.session.wrap(
+            found, ItemSource(AttributeSource(ConstantSource(_owner(cls, name)), "__dict__"), name)
+        )
+        return calls.call(machine, getter, (descriptor, owner, cls), {})
+    return found.__get__(owner, cls)
+
+
+def _owner(cls: type, name: str) -> type:
+    return next(base for base in cls.__mro__ if name in base.__dict__)
+
+
+def _own(session: Session, owner: Any, name: str) -> Any:
+    """An attribute in the instance's own dict."""
+    written = session.instance_dicts.get(id(owner))
+    if written is not None:
+        value = written.copy.get(name, MISSING)
+        return session.resolve(value)
+    own = getattr(owner, "__dict__", None) if type(owner) is not FakeTensor else None
+    if own is None or name not in own:
+        return MISSING
+    source = session.sources.get(id(owner))
+    value = own[name]
+    if source is None or session.is_created(owner) or type(value) is Lazy:
+        return session.resolve(value)
+    key = (id(owner), name)
+    memo = session.attribute_memo
+    if key in memo:
+        return memo[key]
+    memo[key] = value = wrap(session, value, InstanceAttributeSource(source, name))
+    return value
+
+
+def module_member(machine: Machine, owner: Any, name: str) -> Any:
+    """`nn.Module.__getattr__`: a parameter, buffer or submodule."""
+    session = machine.session
+    source = session.sources.get(id(owner))
+    created = source is None or session.is_created(owner)
+    own = session.instance_dict(owner) if created else None
+    for table in _MODULE_TABLES:
+        if own is not None:
+            members = own.get(table, {})
+        else:
+            members = owner.__dict__.get(table)
+            if members is None:
+                continue
+            shadow = session.shadows.get(id(members))
+            written = session.instance_dicts.get(id(owner))
+            if written is not None:
+                members = session.resolve(written.copy.get(table, {}))
+            elif shadow is not None:
+                members = shadow.copy
+            elif name in members:
+                key = (id(owner), name)
+                memo = session.attribute_memo
+                if key not in memo:
+                    memo[key] = wrap(
+                        session, members[name], ModuleMemberSource(source, table, name)
+                    )
+                return memo[key]
+        if name in members:
+            return session.resolve(members[name])
+    raise _no_attribute(session, owner, type(owner), name)
+
+
+# -- writing -------------------------------------------------------------------------------------------
+
+
+def store(machine: Machine, owner: Any, name: str, value: Any) -> None:
+    """`owner.name = value`."""
+    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+
+    session = machine.session
+    if isinstance(owner, FakeTensor):
+        session.recorder.store_tensor_attribute(session, owner, name, value)
+        return
+    if isinstance(owner, types.ModuleType):
+        session.global_writes[(id(owner.__dict__), name)] = (owner.__dict__, value)
+        return
+    if isinstance(owner, type) and not session.is_created(owner):
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_MUTATION, f"the class {owner.__qualname__} is changed"
+        )
+    if isinstance(owner, _FUNCTION | types.MethodType):
+        if session.is_created(owner):
+            setattr(owner, name, value)
+            return
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_MUTATION, f"the function {owner.__qualname__} is changed"
+        )
+    cls = type(owner)
+    setter = class_attribute(cls, "__setattr__")
+    if type(setter) is _FUNCTION:
+        if setter is _module_setattr and _plain_module_store(session, owner, name, value):
+            store_own(session, owner, name, value)
+            return
+        calls.call(machine, setter, (owner, name, value), {})
+        return
+    generic_store(machine, owner, name, value)
+
+
+def _plain_module_store(session: Session, owner: Any, name: str, value: Any) -> bool:
+    """Whether `nn.Module.__setattr__` would only write the instance dict."""
+    if isinstance(value, torch.Tensor | torch.nn.Module) or name in _MODULE_TABLES:
+        return False
+    if class_attribute(type(owner), name) is not MISSING:
+        return False
+    own = object.__getattribute__(owner, "__dict__")
+    return all(name not in own.get(table, ()) for table in _MODULE_TABLES)
+
+
+def generic_store(machine: Machine, owner: Any, name: str, value: Any) -> None:
+    """`object.__setattr__`: data descriptors, then the instance dict or slot."""
+    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+
+    session = machine.session
+    cls = type(owner)
+    found = class_attribute(cls, name)
+    if found is not MISSING:
+        kind = type(found)
+        if kind is property:
+            if found.fset is None:
+                raise AttributeError(f"property '{name}' of '{cls.__name__}' object has no setter")
+            calls.call(machine, found.fset, (owner, value), {})
+            return
+        if kind in _NATIVE_DESCRIPTORS:
+            if session.source_of(owner) is None or session.is_created(owner):
+                object.__setattr__(owner, name, value)
+                return
+            raise GraphBreak(
+                BreakReason.UNSUPPORTED_MUTATION, f"the slot {cls.__qualname__}.{name} is changed"
+            )
+        setter = class_attribute(kind, "__set__")
+        if type(setter) is _FUNCTION:
+            calls.call(machine, setter, (found, owner, value), {})
+            return
+    store_own(session, owner, name, value)
+
+
+def store_own(session: Session, owner: Any, name: str, value: Any) -> None:
+    """Write the instance dict; into its shadow for an object from outside."""
+    try:
+        own = session.instance_dict(owner)
+    except AttributeError:
+        own = None
+    if own is None:
+        object.__setattr__(owner, name, value)  # raises what eager raises
+        return
+    own[name] = value
+
+
+def delete(machine: Machine, owner: Any, name: str) -> None:
+    """`del owner.name`."""
+    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+
+    session = machine.session
+    if isinstance(owner, types.ModuleType):
+        load(machine, owner, name)
+        session.global_writes[(id(owner.__dict__), name)] = (owner.__dict__, DELETED)
+        return
+    if isinstance(owner, FakeTensor | type | _FUNCTION):
+        raise GraphBreak(BreakReason.UNSUPPORTED_MUTATION, f"the attribute {name} is deleted")
+    cls = type(owner)
+    deleter = special(cls, "__delattr__")
+    if deleter is not None:
+        calls.call(machine, deleter, (owner, name), {})
+        return
+    generic_delete(machine, owner, name)
+
+
+def generic_delete(machine: Machine, owner: Any, name: str) -> None:
+    """`object.__delattr__`."""
+    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+
+    session = machine.session
+    found = class_attribute(type(owner), name)
+    if type(found) is property:
+        if found.fdel is None:
+            raise AttributeError(f"property '{name}' of object has no deleter")
+        calls.call(machine, found.fdel, (owner,), {})
+        return
+    if type(found) in _NATIVE_DESCRIPTORS:
+        if session.source_of(owner) is None:
+            object.__delattr__(owner, name)
+            return
+        raise GraphBreak(BreakReason.UNSUPPORTED_MUTATION, f"the slot {name} is deleted")
+    own = session.instance_dict(owner)
+    if name not in own:
+        raise AttributeError(f"'{type(owner).__name__}' object has no attribute '{name}'")
+    del own[name]
+
+
+_NATIVE_TYPES: tuple[type, ...] = (
+    *CONSTANTS,
+    tuple,
+    frozenset,
+    range,
+    slice,
+    property,
+    types.BuiltinFunctionType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.CellType,
+    types.CodeType,
+    TracedGenerator,
+    TracedCallable,
+)
+_LOADERS: dict[type, Callable[[Any, Any, str], Any]] = {
+    **dict.fromkeys(_NATIVE_TYPES, _native),
+    list: _container,
+    dict: _container,
+    set: _container,
+    FakeTensor: _tensor,
+    types.ModuleType: _module,
+    type: _class,
+    super: _super,
+    types.FunctionType: _function,
+    types.MethodType: _method,
+}
+
+
+def _choose(owner: Any) -> Callable[[Any, Any, str], Any]:
+    kind = type(owner)
+    if isinstance(owner, FakeTensor):
+        loader = _tensor
+    elif isinstance(owner, type):
+        loader = _class
+    elif isinstance(owner, types.ModuleType):
+        loader = _module
+    elif isinstance(owner, torch.SymInt | torch.SymFloat | torch.SymBool | BaseException):
+        loader = _native if not isinstance(owner, BaseException) else _object
+    else:
+        loader = _object
+    _LOADERS[kind] = loader
+    return loader

@@ -1,0 +1,257 @@
+"""What a call means for each kind of callable.
+
+Python functions are interpreted (`Machine.inline`), classes instantiated by the protocol of `type.__call__`,
+torch's functions called on fake tensors, which records them, and other C functions called natively where that
+is known to have no effect outside the capture; anything else is a graph break.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.errors import BreakReason, GraphBreak
+from dynamo.values import attributes, modules, operators
+from dynamo.values.generators import TracedCallable
+from dynamo.values.native import call_native
+from dynamo.values.rules import RULES
+from dynamo.values.torch_functions import is_leaf
+
+if TYPE_CHECKING:
+    from dynamo.machine.interpreter import Machine
+
+__all__ = ["call", "construct", "instantiate", "is_marked", "keyword_arguments"]
+
+_MARKS = ("_torchdynamo_disable", "_dynamo_disable", "_dynamo_allow_in_graph")
+_NATIVE = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+)
+
+
+def call(
+    machine: Machine,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    resumable: bool = False,
+) -> Any:
+    """`function(*args, **kwargs)`; `resumable` if the caller only pushes the result."""
+    kind = type(function)
+    if kind is types.FunctionType:
+        return _function(machine, function, args, kwargs, resumable=resumable)
+    if kind is types.MethodType:
+        return call(
+            machine, function.__func__, (function.__self__, *args), kwargs, resumable=resumable
+        )
+    try:
+        rule = RULES.get(function)
+    except TypeError:
+        rule = None
+    if rule is not None:
+        return rule(machine, args, kwargs)
+    if isinstance(function, _NATIVE):
+        return call_native(machine, function, args, kwargs)
+    if isinstance(function, type):
+        return instantiate(machine, function, args, kwargs)
+    if isinstance(function, torch.nn.Module):
+        return modules.call_module(machine, function, args, kwargs, resumable=resumable)
+    if kind is functools.partial:
+        return call(
+            machine,
+            function.func,
+            function.args + args,
+            {**function.keywords, **kwargs},
+            resumable=resumable,
+        )
+    if kind is TracedCallable:
+        return call(machine, function.function, args, kwargs)
+    return _object(machine, function, args, kwargs, resumable=resumable)
+
+
+def _function(
+    machine: Machine,
+    function: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    resumable: bool,
+) -> Any:
+    rule = RULES.get(function)
+    if rule is not None:
+        return rule(machine, args, kwargs)
+    session = machine.session
+    if not session.is_created(function):
+        if is_leaf(function):
+            return call_native(machine, function, args, kwargs)
+        if is_marked(function):
+            marks = function.__dict__
+            if "_dynamo_allow_in_graph" in marks:
+                return session.recorder.record_opaque(function, args, kwargs)
+            raise GraphBreak(
+                BreakReason.DISABLED, f"{function.__qualname__} is marked with disable"
+            )
+        session.guard_function_code(function)
+    return machine.inline(function, args, kwargs, resumable=resumable)
+
+
+def is_marked(function: types.FunctionType) -> bool:
+    """Whether `disable` or `allow_in_graph` (ours or torch's) marked the function."""
+    marks = function.__dict__
+    return bool(marks) and any(marks.get(name) for name in _MARKS)
+
+
+def _object(
+    machine: Machine,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    resumable: bool,
+) -> Any:
+    kind = type(function)
+    wrapped = getattr(function, "__wrapped__", None)
+    if isinstance(function, functools._lru_cache_wrapper):
+        return call(machine, wrapped, args, kwargs, resumable=resumable)
+    if kind is operator.attrgetter:
+        return _attrgetter(machine, function, args)
+    if kind is operator.methodcaller:
+        name, *rest = function.__reduce__()[1]
+        method = attributes.load(machine, args[0], name)
+        return call(machine, method, tuple(rest), {})
+    if kind is operator.itemgetter:
+        keys = function.__reduce__()[1]
+        found = tuple(operators.subscript(machine, args[0], key) for key in keys)
+        return found[0] if len(keys) == 1 else found
+    if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return call_native(machine, function, args, kwargs)
+    method = attributes.class_attribute(kind, "__call__")
+    if method is attributes.MISSING:
+        raise TypeError(f"'{kind.__name__}' object is not callable")
+    if type(method) is types.FunctionType:
+        machine.session.guard_class_attribute(kind, "__call__", method)
+        return call(machine, method, (function, *args), kwargs, resumable=resumable)
+    bound = method.__get__(function, kind)
+    if isinstance(bound, types.MethodType):
+        return call(machine, bound, args, kwargs, resumable=resumable)
+    return call_native(machine, function, args, kwargs)
+
+
+def _attrgetter(machine: Machine, getter: Any, args: tuple[Any, ...]) -> Any:
+    found = []
+    for path in getter.__reduce__()[1]:
+        value = args[0]
+        for name in path.split("."):
+            value = attributes.load(machine, value, name)
+        found.append(value)
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def keyword_arguments(machine: Machine, mapping: Any) -> dict[str, Any]:
+    """The mapping of `f(**mapping)` as names and values."""
+    if not mapping:
+        if isinstance(mapping, dict):
+            operators.guard_keys(machine, mapping)
+        return {}
+    found = operators.mapping_items(machine, mapping)
+    resolve = machine.session.resolve
+    for name in found:
+        if not isinstance(name, str):
+            raise TypeError("keywords must be strings")
+    return {name: resolve(value) for name, value in found.items()}
+
+
+# -- classes -------------------------------------------------------------------------------------------
+
+
+def instantiate(
+    machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`cls(*args, **kwargs)` by the metaclass's protocol."""
+    meta = type(cls)
+    if meta is not type:
+        method = attributes.special(meta, "__call__")
+        if method is not None:
+            if meta.__module__ == "enum":
+                return cls(*args, **kwargs)
+            return machine.inline(method, (cls, *args), kwargs)
+    return construct(machine, cls, args, kwargs)
+
+
+def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`type.__call__`: `__new__`, then `__init__` if an instance came out."""
+    session = machine.session
+    maker = attributes.class_attribute(cls, "__new__")
+    if isinstance(maker, staticmethod):
+        maker = maker.__func__
+    initialiser = attributes.class_attribute(cls, "__init__")
+    python_new = type(maker) is types.FunctionType
+    python_init = type(initialiser) is types.FunctionType
+    if not python_new and not python_init and not _plain_object(cls):
+        return call_native(machine, cls, args, kwargs)
+    if issubclass(cls, torch.Tensor | torch.autograd.Function):
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_CALL, f"a {cls.__qualname__} is made while capturing"
+        )
+    if python_new:
+        session.guard_class_attribute(cls, "__new__", maker)
+        made = call(machine, maker, (cls, *args), kwargs)
+    else:
+        made = allocate(machine, cls, args, kwargs, python_init=python_init)
+    if not isinstance(made, cls):
+        return made
+    if python_init:
+        session.guard_class_attribute(cls, "__init__", initialiser)
+        result = machine.inline(initialiser, (made, *args), kwargs)
+        if result is not None:
+            raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
+    elif initialiser is not object.__init__:
+        if isinstance(made, BaseException):
+            return made
+        call_native(machine, initialiser, (made, *args), kwargs)
+    elif (args or kwargs) and not python_new:
+        raise TypeError(f"{cls.__name__}() takes no arguments")
+    return made
+
+
+def _plain_object(cls: type) -> bool:
+    return (
+        attributes.class_attribute(cls, "__new__") is object.__new__
+        and attributes.class_attribute(cls, "__init__") is object.__init__
+        and cls is not object
+    )
+
+
+def allocate(
+    machine: Machine,
+    cls: type,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    python_init: bool,
+) -> Any:
+    """A new instance by the C constructor that the class inherits."""
+    del kwargs
+    session = machine.session
+    if issubclass(cls, BaseException):
+        made: Any = cls.__new__(cls, *args)
+    elif issubclass(cls, tuple | str | int | float | frozenset):
+        plain = tuple(
+            tuple(operators.iterate(machine, a)) if issubclass(cls, tuple) else a for a in args[:1]
+        )
+        made = cls.__new__(cls, *plain)
+    elif python_init or not args:
+        made = cls.__new__(cls)
+    else:
+        made = cls.__new__(cls)
+    return session.created(made)
+
+

@@ -1,0 +1,112 @@
+"""Generators, interpreted lazily: each `next` runs the generator's frame up to its next `yield`.
+
+A `TracedGenerator` is a Python iterator, so builtins written in C (`list`, `zip`, `sum`) drive the interpreter
+through it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dynamo.machine.frame import Frame
+    from dynamo.machine.interpreter import Machine
+
+__all__ = ["TracedCallable", "TracedGenerator"]
+
+
+class TracedGenerator:
+    """A suspended frame with the protocol of a generator."""
+
+    __slots__ = ("__weakref__", "finished", "frame", "machine", "running", "started", "suspended")
+
+    def __init__(self, machine: Machine, frame: Frame) -> None:
+        self.machine = machine
+        self.frame = frame
+        frame.generator = self
+        self.started = False
+        self.finished = False
+        self.suspended = False
+        self.running = False
+
+    def __iter__(self) -> TracedGenerator:
+        return self
+
+    def __next__(self) -> Any:
+        return self.send(None)
+
+    def send(self, value: Any) -> Any:
+        """Resume with `value` as the result of the `yield`."""
+        if self.finished:
+            raise StopIteration
+        if self.running:
+            raise ValueError("generator already executing")
+        if not self.started:
+            if value is not None:
+                raise TypeError("can't send non-None value to a just-started generator")
+            self.started = True
+        else:
+            self.frame.stack.append(value)
+        return self._resume(None)
+
+    def throw(self, error: Any, value: Any = None, traceback: Any = None) -> Any:
+        """Raise inside the generator, where it is suspended."""
+        del traceback
+        if isinstance(error, type):
+            error = error() if value is None else error(value)
+        if self.finished or not self.started:
+            self.finished = True
+            raise error
+        return self._resume(error)
+
+    def close(self) -> None:
+        """Raise GeneratorExit inside the generator."""
+        if self.finished:
+            return
+        if not self.started:
+            self.finished = True
+            return
+        try:
+            self._resume(GeneratorExit())
+        except (GeneratorExit, StopIteration):
+            return
+        raise RuntimeError("generator ignored GeneratorExit")
+
+    def _resume(self, error: BaseException | None) -> Any:
+        machine, frame = self.machine, self.frame
+        self.suspended = False
+        self.running = True
+        frame.module_path = machine.frames[-1].module_path if machine.frames else None
+        try:
+            if error is not None:
+                if not machine._handle(frame, error):
+                    self.finished = True
+                    raise error
+            value = machine.run(frame)
+        except StopIteration as stop:
+            self.finished = True
+            raise RuntimeError("generator raised StopIteration") from stop
+        except BaseException:
+            self.finished = True
+            raise
+        finally:
+            self.running = False
+        if self.suspended:
+            return value
+        self.finished = True
+        raise StopIteration(value)
+
+
+class TracedCallable:
+    """A Python function that C code may call: the call is interpreted."""
+
+    __slots__ = ("function", "machine")
+
+    def __init__(self, machine: Machine, function: Any) -> None:
+        self.machine = machine
+        self.function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+
+        return calls.call(self.machine, self.function, args, kwargs)

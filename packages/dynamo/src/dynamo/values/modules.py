@@ -1,0 +1,104 @@
+"""Calls of `nn.Module`s.
+
+Without hooks a module's call is its `forward`, which is interpreted directly; with hooks `_call_impl` itself
+is interpreted. Modules are ordinary objects otherwise (`attributes`).
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.guards import Guard, GuardKind
+from dynamo.values import attributes
+
+if TYPE_CHECKING:
+    from dynamo.machine.interpreter import Machine
+
+__all__ = ["call_module"]
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+_module_call = torch.nn.Module.__call__
+_call_impl = torch.nn.Module._call_impl
+_GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+
+
+def call_module(
+    machine: Machine,
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    resumable: bool,
+) -> Any:
+    """`module(*args, **kwargs)`."""
+    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+
+    cls = type(module)
+    method: Any = attributes.class_attribute(cls, "__call__")
+    if method is not _module_call:
+        machine.session.guard_class_attribute(cls, "__call__", method)
+        return calls.call(machine, method, (module, *args), kwargs, resumable=resumable)
+    return call_hooked(machine, module, args, kwargs, resumable=resumable)
+
+
+def call_hooked(
+    machine: Machine,
+    module: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    resumable: bool,
+) -> Any:
+    """`nn.Module.__call__`."""
+    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+
+    session = machine.session
+    own = session.instance_dicts.get(id(module))
+    names: Any = own.copy if own is not None else module.__dict__
+    hooked = any(names.get(name) for name in _HOOKS) or any(
+        getattr(torch.nn.modules.module, name) for name in _GLOBAL_HOOKS
+    )
+    path = _path(machine, module)
+    if hooked or own is not None:
+        return machine.inline(
+            _call_impl,
+            (module, *args),
+            kwargs,
+            module_path=path,
+        )
+    source = session.source_of(module)
+    if source is not None:
+        session.guard(GuardKind.NO_HOOKS, source)
+    session.guards.setdefault(
+        (GuardKind.NO_GLOBAL_HOOKS, None, None),
+        Guard(None, GuardKind.NO_GLOBAL_HOOKS, None, session.source_line),
+    )
+    forward = attributes.load(machine, module, "forward")
+    if type(forward) is types.MethodType and type(forward.__func__) is types.FunctionType:
+        function = forward.__func__
+        if not session.is_created(function):
+            session.guard_function_code(function)
+        if not calls.is_marked(function):
+            return machine.inline(
+                function,
+                (forward.__self__, *args),
+                kwargs,
+                resumable=resumable,
+                module_path=path,
+            )
+    return calls.call(machine, forward, args, kwargs, resumable=resumable)
+
+
+def _path(machine: Machine, module: torch.nn.Module) -> str | None:
+    source = machine.session.source_of(module)
+    if source is None:
+        return machine.frames[-1].module_path if machine.frames else None
+    return source.name()

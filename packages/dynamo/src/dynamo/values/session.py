@@ -1,0 +1,341 @@
+"""What one capture knows: sources by object identity, guards, copies of what may be mutated, globals.
+
+Every object that was reached from the outside is registered here with its source; an object without one was
+made during the capture. Invariant: no object that existed before the capture is changed by it.
+"""
+
+from __future__ import annotations
+
+import builtins
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from dynamo.errors import BreakReason, GraphBreak
+from dynamo.guards import Guard, GuardKind
+from dynamo.source import (
+    AttributeSource,
+    ConstantSource,
+    GlobalSource,
+    InstanceAttributeSource,
+    ItemSource,
+    Namespace,
+    Source,
+)
+from dynamo.values.shadows import DELETED, Lazy, Shadow
+from dynamo.values.wrap import guard_new_object, wrap
+
+if TYPE_CHECKING:
+    from dynamo.graph.recorder import Recorder
+    from dynamo.machine.frame import Frame
+
+__all__ = ["Session", "is_trusted"]
+
+# Namespaces whose functions, classes and submodules nobody replaces: no guard for each.
+_TRUSTED = frozenset(sys.stdlib_module_names) | {"torch", "builtins"}
+_FIXED = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.ModuleType,
+    type,
+    types.MethodDescriptorType,
+)
+_MISSING = object()
+
+
+def is_trusted(name: object) -> bool:
+    """Whether a module of this name belongs to torch or to Python."""
+    return isinstance(name, str) and name.partition(".")[0] in _TRUSTED
+
+
+class Session:
+    """The state of one capture that does not belong to a frame."""
+
+    __slots__ = (
+        "_cells",
+        "_created",
+        "_globals",
+        "_keep",
+        "_namespaces",
+        "attribute_memo",
+        "fakes",
+        "function",
+        "global_writes",
+        "guards",
+        "instance_dicts",
+        "reals",
+        "recorder",
+        "shadows",
+        "shadows_by_copy",
+        "source_line",
+        "sources",
+        "state_writes",
+    )
+
+    def __init__(self, function: types.FunctionType, recorder: Recorder) -> None:
+        self.function = function
+        self.recorder = recorder
+        self.guards: dict[tuple[Any, ...], Guard] = {}
+        self.sources: dict[int, Source] = {}
+        self.shadows: dict[int, Shadow] = {}
+        self.shadows_by_copy: dict[int, Shadow] = {}
+        self.instance_dicts: dict[int, Shadow] = {}
+        self.fakes: dict[int, Any] = {}
+        self.reals: dict[int, Any] = {}
+        self.global_writes: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+        self.attribute_memo: dict[tuple[int, str], Any] = {}
+        self.state_writes: dict[str, Any] = {}
+        self.source_line: tuple[str, int, str, str] | None = None
+        self._globals: dict[tuple[int, str], Any] = {}
+        self._cells: dict[int, tuple[types.CellType, types.CellType, Source]] = {}
+        self._created: set[int] = set()
+        self._keep: list[Any] = []
+        self._namespaces: dict[int, Namespace] = {}
+
+    # -- identity ----------------------------------------------------------------------------------
+
+    def created(self, value: Any) -> Any:
+        """Register an object that the captured program made."""
+        self._created.add(id(value))
+        self._keep.append(value)
+        return value
+
+    def is_created(self, value: Any) -> bool:
+        """Whether the captured program made this object."""
+        return id(value) in self._created
+
+    def keep(self, value: Any) -> None:
+        """Keep an object alive, so that its id stays its own."""
+        self._keep.append(value)
+
+    def remember(self, value: Any, source: Source) -> None:
+        """Register where an object came from."""
+        self.sources[id(value)] = source
+        self._keep.append(value)
+
+    def source_of(self, value: Any) -> Source | None:
+        """Where an object came from; None if it was made during the capture."""
+        return self.sources.get(id(value))
+
+    def known_source(self, value: Any) -> Source:
+        """The source of an object that exists outside, found or not."""
+        source = self.sources.get(id(value))
+        if source is None:
+            source = ConstantSource(value)
+            self.remember(value, source)
+        return source
+
+    def guard(self, kind: GuardKind, source: Source, operand: Any = None) -> None:
+        """Require a condition; repeated conditions are kept once."""
+        if type(source) is ConstantSource and kind is not GuardKind.CLASS_ATTRIBUTE:
+            return
+        key = (kind, source, id(operand))
+        if key not in self.guards:
+            self.guards[key] = Guard(source, kind, operand, self.source_line)
+            self._keep.append(operand)
+
+    def wrap(self, value: Any, source: Source) -> Any:
+        """An outside object as the interpreter's value, guarded."""
+        return wrap(self, value, source)
+
+    def resolve(self, value: Any) -> Any:
+        """Force an element that was left for later."""
+        return wrap(self, value.original, value.source) if type(value) is Lazy else value
+
+    # -- functions ---------------------------------------------------------------------------------
+
+    def closure_of(self, function: types.FunctionType) -> tuple[types.CellType, ...]:
+        """The cells that a call of `function` runs with."""
+        closure = function.__closure__
+        if not closure:
+            return ()
+        if id(function) in self._created:
+            return closure
+        return tuple(
+            self.cell_copy(cell, function, index) for index, cell in enumerate(closure)
+        )
+
+    def cell_copy(
+        self, cell: types.CellType, function: types.FunctionType, index: int
+    ) -> types.CellType:
+        """A stand-in for a cell that existed before; written back at the end if it changed."""
+        found = self._cells.get(id(cell))
+        if found is not None:
+            return found[1]
+        if id(cell) in self._created:
+            return cell
+        base = self.known_source(function)
+        source: Source = ItemSource(AttributeSource(base, "__closure__"), index)
+        copy = types.CellType()
+        try:
+            contents = cell.cell_contents
+        except ValueError:
+            pass
+        else:
+            copy.cell_contents = Lazy(contents, AttributeSource(source, "cell_contents"))
+        self._cells[id(cell)] = (cell, copy, source)
+        self.sources[id(copy)] = source
+        self._keep.append((cell, copy))
+        return copy
+
+    def changed_cells(self) -> list[tuple[Source, Any]]:
+        """Cells to write, with their new contents (`DELETED` for emptied ones)."""
+        changed: list[tuple[Source, Any]] = []
+        for cell, copy, source in self._cells.values():
+            now = _contents(copy)
+            before = _contents(cell)
+            if type(now) is Lazy and now.original is before:
+                continue
+            if now is DELETED and before is DELETED:
+                continue
+            changed.append((source, now))
+        return changed
+
+    def defaults_of(self, function: types.FunctionType) -> tuple[Any, ...]:
+        """The default values of a function's positional arguments."""
+        defaults = function.__defaults__ or ()
+        if id(function) in self._created or not defaults:
+            return defaults
+        base = AttributeSource(self.known_source(function), "__defaults__")
+        return tuple(
+            value
+            if value is None or type(value) in (bool, int, float, str)
+            else self.wrap(value, ItemSource(base, i))
+            for i, value in enumerate(defaults)
+        )
+
+    def keyword_defaults_of(self, function: types.FunctionType) -> dict[str, Any]:
+        """The default values of a function's keyword-only arguments."""
+        defaults = function.__kwdefaults__ or {}
+        if id(function) in self._created or not defaults:
+            return defaults
+        base = AttributeSource(self.known_source(function), "__kwdefaults__")
+        return {
+            name: value
+            if value is None or type(value) in (bool, int, float, str)
+            else self.wrap(value, ItemSource(base, name))
+            for name, value in defaults.items()
+        }
+
+    # -- globals -----------------------------------------------------------------------------------
+
+    def load_global(self, frame: Frame, name: str) -> Any:
+        """A global or builtin as the frame sees it."""
+        return self.load_from_namespace(frame.globals, name)
+
+    def load_from_namespace(self, names: dict[str, Any], name: str) -> Any:
+        """A name of a module's globals, else a builtin."""
+        key = (id(names), name)
+        if key in self.global_writes:
+            value = self.global_writes[key][1]
+            if value is DELETED:
+                raise NameError(f"name '{name}' is not defined")
+            return value
+        value = self._globals.get(key, _MISSING)
+        if value is not _MISSING:
+            return value
+        found = names.get(name, _MISSING)
+        if found is _MISSING:
+            found = getattr(builtins, name, _MISSING)
+            if found is _MISSING:
+                raise NameError(f"name '{name}' is not defined")
+            value = found
+        else:
+            source = self.global_source(names, name)
+            if isinstance(found, _FIXED) and is_trusted(names.get("__name__")):
+                if id(found) not in self.sources:
+                    self.remember(found, ConstantSource(found, name))
+                value = found
+            else:
+                value = self.wrap(found, source)
+        self._globals[key] = value
+        self._keep.append(names)
+        return value
+
+    def global_source(self, names: dict[str, Any], name: str) -> GlobalSource:
+        """The source of a global."""
+        if names is self.function.__globals__:
+            return GlobalSource(name)
+        namespace = self._namespaces.get(id(names))
+        if namespace is None:
+            namespace = self._namespaces[id(names)] = Namespace(names)
+        return GlobalSource(name, namespace)
+
+    def store_global(self, frame: Frame, name: str, value: Any) -> None:
+        """Assign a global; replayed at the end."""
+        self.global_writes[(id(frame.globals), name)] = (frame.globals, value)
+
+    def delete_global(self, frame: Frame, name: str) -> None:
+        """Remove a global; replayed at the end."""
+        self.load_global(frame, name)
+        self.global_writes[(id(frame.globals), name)] = (frame.globals, DELETED)
+
+    # -- objects that existed before ---------------------------------------------------------------
+
+    def shadow_of(self, original: Any, copy: Any, source: Source) -> Shadow:
+        """Register the copy of a container."""
+        shadow = Shadow(original, copy, source)
+        self.shadows[id(original)] = shadow
+        self.shadows_by_copy[id(copy)] = shadow
+        self.sources[id(copy)] = source
+        self._keep.append((original, copy))
+        return shadow
+
+    def instance_dict(self, owner: Any) -> dict[str, Any]:
+        """The `__dict__` of an object as the capture sees it; a copy for objects from outside."""
+        found = self.instance_dicts.get(id(owner))
+        if found is not None:
+            return found.copy
+        own: dict[str, Any] = object.__getattribute__(owner, "__dict__")
+        source = self.sources.get(id(owner))
+        if source is None or id(owner) in self._created or id(owner) in self.shadows_by_copy:
+            return own
+        copy: dict[str, Any] = {}
+        for name, value in own.items():
+            copy[name] = Lazy(value, InstanceAttributeSource(source, name))
+        shadow = Shadow(own, copy, AttributeSource(source, "__dict__"), owner=owner)
+        self.instance_dicts[id(owner)] = shadow
+        self.shadows_by_copy[id(copy)] = shadow
+        self.shadows[id(own)] = shadow
+        self.sources[id(copy)] = shadow.source
+        self._keep.append((owner, own, copy))
+        return copy
+
+    def guard_class_attribute(self, cls: type, name: str, value: Any) -> None:
+        """The class keeps this attribute (functions: with this code)."""
+        if is_trusted(cls.__module__):
+            return
+        key = (GuardKind.CLASS_ATTRIBUTE, cls, name)
+        if key not in self.guards:
+            self.guards[key] = Guard(
+                ConstantSource(cls), GuardKind.CLASS_ATTRIBUTE, (name, value), self.source_line
+            )
+
+    def guard_function_code(self, function: types.FunctionType) -> None:
+        """The function keeps its code (`f.__code__ = ...` is seen)."""
+        if is_trusted(function.__module__):
+            return
+        key = (GuardKind.CODE, id(function), None)
+        if key in self.guards or id(function) in self._created:
+            return
+        self.guards[key] = Guard(
+            self.known_source(function),
+            GuardKind.CODE,
+            function.__code__,
+            self.source_line,
+        )
+
+    def new_object(self, value: Any, source: Source) -> Any:
+        """Register an object from outside and guard its type."""
+        return guard_new_object(self, value, source)
+
+    def refuse(self, what: str) -> GraphBreak:
+        """A value that cannot be followed."""
+        return GraphBreak(BreakReason.UNSUPPORTED_VALUE, what)
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return DELETED

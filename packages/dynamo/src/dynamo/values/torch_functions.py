@@ -1,0 +1,40 @@
+"""Which Python functions of torch go into the graph as one call.
+
+`torch.nn.functional.*` and the Python parts of torch's public operator namespaces are the level at which
+graphs are written; modules, optimisers, and everything else of torch written in Python are interpreted.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import torch
+
+__all__ = ["is_leaf"]
+
+_LEAF_MODULES = frozenset(
+    {
+        "torch.nn.functional",
+        "torch.functional",
+        "torch._tensor",
+        "torch.special",
+        "torch.linalg",
+        "torch.fft",
+        "torch._jit_internal",
+        "torch._VF",
+        "torch.nn.init",
+    }
+)
+# Python code of these modules that only chooses among operators by arguments is still one call.
+_INTERPRETED: frozenset[Any] = frozenset(
+    {
+        getattr(torch.Tensor, name, None)
+        for name in ("__iter__", "__len__", "__contains__", "__format__", "__repr__", "register_hook")
+    }
+)
+
+
+def is_leaf(function: types.FunctionType) -> bool:
+    """Whether a call of this Python function becomes one node."""
+    return function.__module__ in _LEAF_MODULES and function not in _INTERPRETED

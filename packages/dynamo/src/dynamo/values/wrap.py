@@ -1,0 +1,325 @@
+"""From an outside object and its source to the interpreter's value, with the guards that it needs.
+
+Tensors become fake, containers are copied, constants guarded by value, everything else by type or identity.
+The same object reached twice gives the same value and a guard that both paths lead to it.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.guards import GuardKind
+from dynamo.source import AttributeSource, ConstantSource, ItemSource, LocalSource
+from dynamo.values.shadows import Lazy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynamo.source import Source
+    from dynamo.values.session import Session
+
+__all__ = ["CONSTANTS", "guard_new_object", "is_constant", "wrap"]
+
+CONSTANTS: frozenset[type] = frozenset(
+    {
+        type(None),
+        bool,
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        type(Ellipsis),
+        type(NotImplemented),
+        torch.dtype,
+        torch.device,
+        torch.layout,
+        torch.memory_format,
+    }
+)
+_IDENTITY: tuple[type, ...] = (
+    types.ModuleType,
+    type,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.CodeType,
+    enum.Enum,
+)
+
+
+def is_constant(value: Any) -> bool:
+    """Whether a value is an immutable constant of a kind that guards compare by value."""
+    kind = type(value)
+    if kind in CONSTANTS:
+        return True
+    if kind is tuple or kind is frozenset:
+        return all(is_constant(item) for item in value)
+    return isinstance(value, enum.Enum)
+
+
+def wrap(session: Session, value: Any, source: Source) -> Any:
+    """The interpreter's value for the outside object `value`, found at `source`."""
+    kind = type(value)
+    if kind in CONSTANTS:
+        return _constant(session, value, source)
+    known = session.shadows.get(id(value))
+    if known is not None:
+        _same_object(session, known.source, source)
+        return known.copy
+    wrapper = _WRAPPERS.get(kind)
+    if wrapper is not None:
+        return wrapper(session, value, source)
+    if isinstance(value, torch.Tensor):
+        return _tensor(session, value, source)
+    found = session.sources.get(id(value))
+    if found is not None:
+        _same_object(session, found, source)
+        return value
+    if isinstance(value, _IDENTITY):
+        session.guard(GuardKind.IDENTITY, source, value)
+        session.remember(value, source)
+        return value
+    if isinstance(value, dict | list | set | collections.deque):
+        return _container(session, value, source)
+    if isinstance(value, tuple):
+        return _tuple(session, value, source)
+    return guard_new_object(session, value, source)
+
+
+def guard_new_object(session: Session, value: Any, source: Source) -> Any:
+    """An object with attributes: itself, its class guarded."""
+    session.guard(GuardKind.TYPE, source, type(value))
+    session.remember(value, source)
+    return value
+
+
+def _same_object(session: Session, first: Source, second: Source) -> None:
+    if first is second or type(second) is ConstantSource or first == second:
+        return
+    if type(first) is ConstantSource:
+        session.guard(GuardKind.IDENTITY, second, first.value)
+    else:
+        session.guard(GuardKind.SAME_OBJECT, second, first)
+
+
+def _constant(session: Session, value: Any, source: Source) -> Any:
+    if type(value) is int and session.recorder.sizes is not None:
+        symbolic = session.recorder.sizes.scalar(source, value)
+        if symbolic is not None:
+            session.guard(GuardKind.TYPE, source, int)
+            return symbolic
+    session.guard(GuardKind.EQUAL, source, value)
+    return value
+
+
+def _tensor(session: Session, value: torch.Tensor, source: Source) -> Any:
+    known = session.fakes.get(id(value))
+    if known is not None:
+        _same_object(session, session.sources[id(known)], source)
+        return known
+    return session.recorder.tensor_input(session, value, source)
+
+
+def _container(session: Session, value: Any, source: Source) -> Any:
+    kind = type(value)
+    session.guard(GuardKind.TYPE, source, kind)
+    copy: Any
+    if isinstance(value, dict):
+        if isinstance(value, collections.defaultdict):
+            copy = kind.__new__(kind)
+            factory = value.default_factory
+            copy.default_factory = (
+                None
+                if factory is None
+                else wrap(session, factory, AttributeSource(source, "default_factory"))
+            )
+        else:
+            copy = kind.__new__(kind)
+        put = (
+            collections.OrderedDict.__setitem__
+            if isinstance(value, collections.OrderedDict)
+            else dict.__setitem__
+        )
+        for key in collections.OrderedDict.keys(value) if isinstance(
+            value, collections.OrderedDict
+        ) else dict.keys(value):
+            put(copy, key, Lazy(dict.__getitem__(value, key), ItemSource(source, key)))
+        _copy_attributes(value, copy, source)
+        session.shadow_of(value, copy, source)
+        return copy
+    if isinstance(value, set):
+        copy = kind.__new__(kind)
+        session.guard(GuardKind.EQUAL, source, set(value))
+        for item in value:
+            if not is_constant(item) and not isinstance(item, _IDENTITY):
+                raise session.refuse(f"the set {source.name()} holds {type(item).__name__}")
+            set.add(copy, item)
+        _copy_attributes(value, copy, source)
+        session.shadow_of(value, copy, source)
+        return copy
+    session.guard(GuardKind.LENGTH, source, len(value))
+    if isinstance(value, collections.deque):
+        copy = kind((), value.maxlen) if kind is collections.deque else kind.__new__(kind)
+        session.guard(GuardKind.EQUAL, AttributeSource(source, "maxlen"), value.maxlen)
+    else:
+        copy = kind.__new__(kind)
+    shadow = session.shadow_of(value, copy, source)
+    items = [wrap(session, item, ItemSource(source, i)) for i, item in enumerate(value)]
+    if isinstance(copy, collections.deque):
+        collections.deque.extend(copy, items)
+    else:
+        list.extend(copy, items)
+    _copy_attributes(value, copy, source)
+    shadow.snapshot = list(items)
+    shadow.attributes = dict(vars(copy)) if hasattr(copy, "__dict__") else None
+    return copy
+
+
+def _copy_attributes(value: Any, copy: Any, source: Source) -> None:
+    own = getattr(value, "__dict__", None)
+    if own:
+        for name, item in own.items():
+            copy.__dict__[name] = Lazy(item, AttributeSource(source, name))
+
+
+def _tuple(session: Session, value: tuple[Any, ...], source: Source) -> Any:
+    found = session.sources.get(id(value))
+    if found is not None:
+        _same_object(session, found, source)
+        return session.attribute_memo[(id(value), "<tuple>")]
+    kind = type(value)
+    session.guard(GuardKind.TYPE, source, kind)
+    session.guard(GuardKind.LENGTH, source, len(value))
+    items = [wrap(session, item, ItemSource(source, i)) for i, item in enumerate(value)]
+    if kind is torch.Size:
+        copy: Any = torch.Size(items)
+    else:
+        copy = tuple.__new__(kind, items)
+        _copy_attributes(value, copy, source)
+    if not all(a is b for a, b in zip(items, value, strict=True)) or kind is not tuple:
+        session.remember(copy, source)
+        session.remember(value, source)
+        session.attribute_memo[(id(value), "<tuple>")] = copy
+        return copy
+    session.remember(value, source)
+    session.attribute_memo[(id(value), "<tuple>")] = value
+    return value
+
+
+def _function(session: Session, value: Any, source: Source) -> Any:
+    found = session.sources.get(id(value))
+    if found is not None:
+        _same_object(session, found, source)
+        return value
+    session.remember(value, source)
+    if isinstance(source, LocalSource | ItemSource | AttributeSource):
+        # A function made anew for each call has the same code, not the same identity.
+        session.guard(GuardKind.TYPE, source, types.FunctionType)
+        session.guard(GuardKind.CODE, source, value.__code__)
+    else:
+        session.guard(GuardKind.IDENTITY, source, value)
+    return value
+
+
+def _method(session: Session, value: Any, source: Source) -> Any:
+    session.guard(GuardKind.TYPE, source, type(value))
+    function = wrap(session, value.__func__, AttributeSource(source, "__func__"))
+    receiver = wrap(session, value.__self__, AttributeSource(source, "__self__"))
+    method = types.MethodType(function, receiver)
+    session.remember(method, source)
+    return method
+
+
+def _bound_builtin(session: Session, value: Any, source: Source) -> Any:
+    receiver = value.__self__
+    if receiver is None or isinstance(receiver, types.ModuleType | type):
+        session.guard(GuardKind.IDENTITY, source, value)
+        session.remember(value, source)
+        return value
+    session.guard(GuardKind.TYPE, source, type(value))
+    session.guard(GuardKind.EQUAL, AttributeSource(source, "__name__"), value.__name__)
+    owner = wrap(session, receiver, AttributeSource(source, "__self__"))
+    return getattr(owner, value.__name__)
+
+
+def _partial(session: Session, value: Any, source: Source) -> Any:
+    session.guard(GuardKind.TYPE, source, type(value))
+    function = wrap(session, value.func, AttributeSource(source, "func"))
+    args = wrap(session, value.args, AttributeSource(source, "args"))
+    keywords = AttributeSource(source, "keywords")
+    session.guard(GuardKind.KEYS, keywords, tuple(value.keywords))
+    named = {
+        name: wrap(session, item, ItemSource(keywords, name))
+        for name, item in value.keywords.items()
+    }
+    copy = functools.partial(function, *args, **named)
+    session.remember(copy, source)
+    return copy
+
+
+def _slice(session: Session, value: slice, source: Source) -> Any:
+    session.guard(GuardKind.TYPE, source, slice)
+    return slice(
+        *(
+            wrap(session, getattr(value, name), AttributeSource(source, name))
+            for name in ("start", "stop", "step")
+        )
+    )
+
+
+def _range(session: Session, value: range, source: Source) -> Any:
+    session.guard(GuardKind.EQUAL, source, value)
+    return value
+
+
+def _frozenset(session: Session, value: frozenset[Any], source: Source) -> Any:
+    if not all(is_constant(item) or isinstance(item, _IDENTITY) for item in value):
+        raise session.refuse(f"the frozenset {source.name()} holds objects")
+    session.guard(GuardKind.EQUAL, source, value)
+    return value
+
+
+def _opaque_iterator(session: Session, value: Any, source: Source) -> Any:
+    raise session.refuse(f"{source.name()} is an iterator from outside ({type(value).__name__})")
+
+
+_WRAPPERS: dict[type, Callable[[Any, Any, Any], Any]] = {
+    torch.Tensor: _tensor,
+    torch.nn.Parameter: _tensor,
+    list: _container,
+    dict: _container,
+    set: _container,
+    collections.OrderedDict: _container,
+    collections.defaultdict: _container,
+    collections.deque: _container,
+    collections.Counter: _container,
+    tuple: _tuple,
+    torch.Size: _tuple,
+    types.FunctionType: _function,
+    types.MethodType: _method,
+    types.BuiltinFunctionType: _bound_builtin,
+    functools.partial: _partial,
+    slice: _slice,
+    range: _range,
+    frozenset: _frozenset,
+    types.GeneratorType: _opaque_iterator,
+    types.CoroutineType: _opaque_iterator,
+    zip: _opaque_iterator,
+    map: _opaque_iterator,
+    filter: _opaque_iterator,
+    enumerate: _opaque_iterator,
+    type(iter([])): _opaque_iterator,
+    type(iter(())): _opaque_iterator,
+    type(iter(range(0))): _opaque_iterator,
+    type(iter({})): _opaque_iterator,
+}
