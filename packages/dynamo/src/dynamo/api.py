@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -67,7 +67,7 @@ def _as_function(target: Any) -> types.FunctionType:
     def call(*args: Any, **kwargs: Any) -> Any:
         return target(*args, **kwargs)
 
-    return call
+    return cast(types.FunctionType, call)
 
 
 def _wrap(target: Any, make: Callable[[types.FunctionType], CompiledFunction]) -> Any:
@@ -89,7 +89,7 @@ def _compile_module(
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self(*args, **kwargs)
 
-    compiled = make(call)
+    compiled = make(cast(types.FunctionType, call))
     return CompiledModule(module, compiled)
 
 
@@ -154,8 +154,6 @@ def allow_in_graph(function: Any) -> Any:
     """Calls of `function` become one node each; its body isn't captured."""
     function.__dict__["_dynamo_allow_in_graph"] = True
     return function
-
-
 
 
 @rule(is_compiling)

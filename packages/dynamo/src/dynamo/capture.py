@@ -141,9 +141,7 @@ def _finish(
         compiled = _compile(request, module, [entry.real for entry in recorder.inputs])
         graph_inputs = [emitter.source(entry.source) for entry in recorder.inputs]
     guards: list[Guard] = [Guard(None, GuardKind.GLOBAL_STATE, state), *session.guards.values()]
-    program = compile_program(
-        guards, None, code=request.function.__code__, inputs=emitter.inputs
-    )
+    program = compile_program(guards, None, code=request.function.__code__, inputs=emitter.inputs)
     run, text = build_entry(
         emitter, compiled, graph_inputs, returned, request.function.__qualname__
     )
@@ -185,5 +183,3 @@ def _compile(request: Request, module: Any, example_inputs: Sequence[Any]) -> Ca
             f"{request.function.__qualname__}, not a callable"
         )
     return compiled
-
-

@@ -94,7 +94,7 @@ class BreakReason(enum.Enum):
         return self.value[1]
 
 
-class GraphBreak(BaseException):  # noqa: N818 - no error: control flow inside the interpreter
+class GraphBreak(BaseException):
     """Capture cannot go on at this instruction; `why` is one clause for people."""
 
     def __init__(self, reason: BreakReason, why: str) -> None:
@@ -103,11 +103,11 @@ class GraphBreak(BaseException):  # noqa: N818 - no error: control flow inside t
         self.why = why
 
 
-class Restart(BaseException):  # noqa: N818 - no error: control flow inside the interpreter
+class Restart(BaseException):
     """Capture begins again; what was learnt is in the capture's log."""
 
 
-class SkipFrame(BaseException):  # noqa: N818 - no error: control flow inside the interpreter
+class SkipFrame(BaseException):
     """Nothing of this function can be captured: it runs as it is."""
 
     def __init__(self, why: str) -> None:
@@ -146,9 +146,7 @@ class UsageError(DynamoError, ValueError):
     """A wrong argument of the public face."""
 
 
-def describe_break(
-    reason: BreakReason, why: str, function: str, filename: str, line: int
-) -> str:
+def describe_break(reason: BreakReason, why: str, function: str, filename: str, line: int) -> str:
     """The message of a graph break: what, where, why, what to do."""
     text = linecache.getline(filename, line).strip()
     return (

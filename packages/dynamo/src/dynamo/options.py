@@ -15,5 +15,6 @@ class DynamoOptions:
         default=8, metadata={"help": "entries per function before it runs eagerly on a miss"}
     )
     strict: bool = field(
-        default=False, metadata={"help": "raise on a fault of the compiler instead of running eagerly"}
+        default=False,
+        metadata={"help": "raise on a fault of the compiler instead of running eagerly"},
     )

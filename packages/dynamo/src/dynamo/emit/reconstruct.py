@@ -55,7 +55,7 @@ _PERMANENT = (
 )
 
 
-class CannotReconstruct(Exception):  # noqa: N818 - becomes a graph break elsewhere
+class CannotReconstruct(Exception):
     """A value that generated code cannot make."""
 
 
@@ -172,7 +172,9 @@ class Emitter:
                 self.line(f"{name}[{self.value(key)}] = {self.value(item)}")
             return name
         if kind is set:
-            return self._remember(value, self._fresh(f"set(({self._list(value)},))" if value else "set()"))
+            return self._remember(
+                value, self._fresh(f"set(({self._list(value)},))" if value else "set()")
+            )
         if kind is slice:
             return self._fresh(f"slice({self._list((value.start, value.stop, value.step))})")
         if kind is types.MethodType:
@@ -221,9 +223,7 @@ class Emitter:
         defaults = self.value(value.__defaults__) if value.__defaults__ else "None"
         maker = self.constant(types.FunctionType)
         code, names = self.constant(value.__code__), self.constant(value.__globals__)
-        name = self._fresh(
-            f"{maker}({code}, {names}, {value.__name__!r}, {defaults}, {closure})"
-        )
+        name = self._fresh(f"{maker}({code}, {names}, {value.__name__!r}, {defaults}, {closure})")
         self._remember(value, name)
         self.line(f"{name}.__qualname__ = {value.__qualname__!r}")
         if value.__kwdefaults__:
@@ -293,12 +293,16 @@ class Emitter:
             raise CannotReconstruct("a class made in the captured code")
         cls = self.value(kind)
         if isinstance(value, tuple):
-            name = self._fresh(f"tuple.__new__({cls}, ({''.join(self.value(v) + ', ' for v in value)}))")
+            name = self._fresh(
+                f"tuple.__new__({cls}, ({''.join(self.value(v) + ', ' for v in value)}))"
+            )
         elif isinstance(value, int | float | str) and not isinstance(value, bool):
             base = next(base for base in (int, float, str) if isinstance(value, base))
             name = self._fresh(f"{base.__name__}.__new__({cls}, {base(value)!r})")
         else:
-            name = self._fresh(f"{cls}.__new__({cls})" if _base_new(kind) else f"object.__new__({cls})")
+            name = self._fresh(
+                f"{cls}.__new__({cls})" if _base_new(kind) else f"object.__new__({cls})"
+            )
         self._remember(value, name)
         if isinstance(value, dict):
             put = (
@@ -308,9 +312,11 @@ class Emitter:
             )
             if isinstance(value, collections.defaultdict):
                 self.line(f"{name}.default_factory = {self.value(value.default_factory)}")
-            for key in list(dict.keys(value)) if not isinstance(
-                value, collections.OrderedDict
-            ) else list(collections.OrderedDict.keys(value)):
+            for key in (
+                list(dict.keys(value))
+                if not isinstance(value, collections.OrderedDict)
+                else list(collections.OrderedDict.keys(value))
+            ):
                 item = dict.__getitem__(value, key)
                 self.line(f"{put}({name}, {self.value(key)}, {self.value(item)})")
         elif isinstance(value, list):

@@ -132,9 +132,10 @@ def refused(function: Any) -> tuple[BreakReason, str] | None:
     """A break for functions that change state and do not arrive through the mode."""
     name = getattr(function, "__name__", "")
     receiver = getattr(function, "__self__", None)
-    if isinstance(receiver, torch.Generator) or getattr(
-        function, "__objclass__", None
-    ) is torch._C.Generator:
+    if (
+        isinstance(receiver, torch.Generator)
+        or getattr(function, "__objclass__", None) is torch._C.Generator
+    ):
         return BreakReason.OUTSIDE_EFFECT, f"a random generator's {name} is called"
     if isinstance(function, types.BuiltinFunctionType) and (
         name.startswith(("_set_", "set_", "_add_", "_push", "_pop", "_enter", "_exit", "_clear"))
@@ -146,7 +147,7 @@ def refused(function: Any) -> tuple[BreakReason, str] | None:
 
 
 def target_of(function: Any, args: Any) -> tuple[str, Any, Any]:
-    """fx's op kind and target for a callable, and its arguments."""
+    """Fx's op kind and target for a callable, and its arguments."""
     name = getattr(function, "__name__", "")
     if name == "__get__":
         return "call_function", getattr, (args[0], function.__self__.__name__)

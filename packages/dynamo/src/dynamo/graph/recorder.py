@@ -104,7 +104,8 @@ class Recorder:
                 )
         if real.layout is not torch.strided:
             raise GraphBreak(BreakReason.UNSUPPORTED_VALUE, f"{source.name()} is {real.layout}")
-        shape, dynamic = None, ()
+        shape: Any = None
+        dynamic: tuple[int, ...] = ()
         if self.sizes is not None:
             shape, dynamic = self.sizes.shape_of(source, real)
         session.guard(
@@ -187,8 +188,11 @@ class Recorder:
             result = self._fake_of(result)
         name = getattr(function, "__name__", "")
         if type(result) is FakeTensor:
-            if name.endswith("_") and not name.endswith("__") and args and (
-                type(args[0]) is FakeTensor
+            if (
+                name.endswith("_")
+                and not name.endswith("__")
+                and args
+                and (type(args[0]) is FakeTensor)
             ):
                 self.mutated.add(id(args[0]))
                 node = self._node(function, *nodes)
@@ -271,9 +275,7 @@ class Recorder:
         self._constants.append(fake)
         return fake
 
-    def record_opaque(
-        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def record_opaque(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function marked `allow_in_graph`: one node, its body unseen."""
         nodes = self._arguments(args), self._arguments(kwargs)
         try:
@@ -401,10 +403,6 @@ class Recorder:
         return id(value) in self._inputs
 
 
-
-
-
-
 _PLAIN: frozenset[type] = frozenset(
     {
         int,
@@ -437,7 +435,7 @@ def _writes(name: str) -> bool:
 
 
 def _input_meta(source: Source, real: torch.Tensor) -> dict[str, Any]:
-    from dynamo.source import ModuleMemberSource  # noqa: PLC0415 - kept beside its only use
+    from dynamo.source import ModuleMemberSource
 
     name = source.name()
     kind = "argument"

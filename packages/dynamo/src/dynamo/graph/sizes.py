@@ -6,7 +6,6 @@ arithmetic over size placeholders. Invariant: an expression has one node.
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,5 +36,6 @@ class Sizes:
         """The node that computes a symbolic number."""
         raise NotImplementedError
 
-
-assert operator is not None
+    def text_of(self, emitter: Any, value: Any) -> str:
+        """Python text that computes a symbolic number in an entry."""
+        raise NotImplementedError

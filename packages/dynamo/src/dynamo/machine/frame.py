@@ -148,7 +148,7 @@ def _fill_defaults(
     code = function.__code__
     positional, total = code.co_argcount, code.co_argcount + code.co_kwonlyargcount
     missing: list[str] = []
-    if NULL in slots[:positional]:
+    if any(value is NULL for value in slots[:positional]):
         values = defaults()
         first = positional - len(values)
         for i in range(positional):

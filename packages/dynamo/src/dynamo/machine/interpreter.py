@@ -59,7 +59,7 @@ class Machine:
                     if op.run(self, frame, op):
                         frames.pop()
                         return frame.result
-            except Exception as error:  # noqa: BLE001 - the captured program's exception, any kind
+            except Exception as error:
                 if not self._handle(frame, error):
                     del frames[frames.index(frame) :]
                     raise
@@ -87,7 +87,9 @@ class Machine:
     def unsupported_opcode(self, frame: Frame, op: Op) -> None:
         """An opcode that is not executed symbolically."""
         del frame
-        raise GraphBreak(BreakReason.UNSUPPORTED_OPCODE, f"the instruction {op.name} is not captured")
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_OPCODE, f"the instruction {op.name} is not captured"
+        )
 
     # -- calls -------------------------------------------------------------------------------------
 
@@ -120,7 +122,7 @@ class Machine:
         elif self.frames:
             frame.module_path = self.frames[-1].module_path
         if code.co_flags & _GENERATOR:
-            from dynamo.values.generators import TracedGenerator  # noqa: PLC0415 - it imports this
+            from dynamo.values.generators import TracedGenerator
 
             return TracedGenerator(self, frame)
         return self.run(frame)
@@ -148,5 +150,3 @@ def unbound(frame: Frame, index: int) -> NameError:
     return UnboundLocalError(
         f"cannot access local variable '{name}' where it is not associated with a value"
     )
-
-

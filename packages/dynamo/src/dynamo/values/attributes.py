@@ -17,8 +17,13 @@ from primtorch.fake import FakeTensor
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import GuardKind
 from dynamo.machine.frame import NULL
-from dynamo.source import AttributeSource, ConstantSource, InstanceAttributeSource, ItemSource
-from dynamo.source import ModuleMemberSource
+from dynamo.source import (
+    AttributeSource,
+    ConstantSource,
+    InstanceAttributeSource,
+    ItemSource,
+    ModuleMemberSource,
+)
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.shadows import DELETED, Lazy
 from dynamo.values.wrap import CONSTANTS, wrap
@@ -151,7 +156,7 @@ def _class(machine: Machine, owner: type, name: str) -> Any:
         return getattr(owner, name)
     meta = class_attribute(type(owner), name)
     if meta is not MISSING and type(meta) is property:
-        from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+        from dynamo.values import calls
 
         return calls.call(machine, meta.fget, (owner,), {})
     found = class_attribute(owner, name)
@@ -169,7 +174,7 @@ def _class(machine: Machine, owner: type, name: str) -> Any:
         return found.__get__(None, owner)
     if hasattr(kind, "__get__"):
         if type(class_attribute(kind, "__get__")) is _FUNCTION:
-            from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+            from dynamo.values import calls
 
             return calls.call(machine, class_attribute(kind, "__get__"), (found, None, owner), {})
         return found.__get__(None, owner)
@@ -197,7 +202,7 @@ def _super(machine: Machine, owner: Any, name: str) -> Any:
         if type(found) is _FUNCTION:
             return types.MethodType(found, receiver)
         if type(found) is property and type(found.fget) is _FUNCTION:
-            from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+            from dynamo.values import calls
 
             return calls.call(machine, found.fget, (receiver,), {})
         if hasattr(type(found), "__get__"):
@@ -232,7 +237,7 @@ def _object(machine: Machine, owner: Any, name: str) -> Any:
     cls = type(owner)
     getter = class_attribute(cls, "__getattribute__")
     if type(getter) is _FUNCTION:
-        from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+        from dynamo.values import calls
 
         try:
             return calls.call(machine, getter, (owner, name), {})
@@ -248,7 +253,7 @@ def _object(machine: Machine, owner: Any, name: str) -> Any:
     if getter is _module_getattr:
         return module_member(machine, owner, name)
     if type(getter) is _FUNCTION:
-        from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+        from dynamo.values import calls
 
         machine.session.guard_class_attribute(cls, "__getattr__", getter)
         return calls.call(machine, getter, (owner, name), {})
@@ -297,7 +302,7 @@ def generic_load(machine: Machine, owner: Any, cls: type, name: str) -> Any:
 
 
 def _property(machine: Machine, owner: Any, found: property, name: str) -> Any:
-    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+    from dynamo.values import calls
 
     if found.fget is None:
         raise AttributeError(f"property '{name}' of '{type(owner).__name__}' object has no getter")
@@ -332,7 +337,7 @@ def _has_data_descriptor(kind: type) -> bool:
 
 
 def _descriptor(machine: Machine, owner: Any, cls: type, found: Any, name: str) -> Any:
-    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+    from dynamo.values import calls
 
     if isinstance(found, functools.cached_property):
         value = calls.call(machine, found.func, (owner,), {})
@@ -356,7 +361,12 @@ def _own(session: Session, owner: Any, name: str) -> Any:
     written = session.instance_dicts.get(id(owner))
     if written is not None:
         value = written.copy.get(name, MISSING)
-        return session.resolve(value)
+        if type(value) is not Lazy:
+            return value
+        key = (id(owner), name)
+        if key not in session.attribute_memo:
+            session.attribute_memo[key] = session.resolve(value)
+        return session.attribute_memo[key]
     own = getattr(owner, "__dict__", None) if type(owner) is not FakeTensor else None
     if own is None or name not in own:
         return MISSING
@@ -395,6 +405,7 @@ def module_member(machine: Machine, owner: Any, name: str) -> Any:
                 key = (id(owner), name)
                 memo = session.attribute_memo
                 if key not in memo:
+                    assert source is not None, "not created"
                     memo[key] = wrap(
                         session, members[name], ModuleMemberSource(source, table, name)
                     )
@@ -409,7 +420,7 @@ def module_member(machine: Machine, owner: Any, name: str) -> Any:
 
 def store(machine: Machine, owner: Any, name: str, value: Any) -> None:
     """`owner.name = value`."""
-    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+    from dynamo.values import calls
 
     session = machine.session
     if isinstance(owner, FakeTensor):
@@ -452,7 +463,7 @@ def _plain_module_store(session: Session, owner: Any, name: str, value: Any) -> 
 
 def generic_store(machine: Machine, owner: Any, name: str, value: Any) -> None:
     """`object.__setattr__`: data descriptors, then the instance dict or slot."""
-    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+    from dynamo.values import calls
 
     session = machine.session
     cls = type(owner)
@@ -492,7 +503,7 @@ def store_own(session: Session, owner: Any, name: str, value: Any) -> None:
 
 def delete(machine: Machine, owner: Any, name: str) -> None:
     """`del owner.name`."""
-    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+    from dynamo.values import calls
 
     session = machine.session
     if isinstance(owner, types.ModuleType):
@@ -511,7 +522,7 @@ def delete(machine: Machine, owner: Any, name: str) -> None:
 
 def generic_delete(machine: Machine, owner: Any, name: str) -> None:
     """`object.__delattr__`."""
-    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+    from dynamo.values import calls
 
     session = machine.session
     found = class_attribute(type(owner), name)

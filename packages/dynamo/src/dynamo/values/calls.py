@@ -19,6 +19,7 @@ from dynamo.values import attributes, modules, operators
 from dynamo.values.generators import TracedCallable
 from dynamo.values.native import call_native
 from dynamo.values.rules import RULES
+from dynamo.values.states import NAMED_RULES
 from dynamo.values.torch_functions import is_leaf
 
 if TYPE_CHECKING:
@@ -59,6 +60,10 @@ def call(
     if rule is not None:
         return rule(machine, args, kwargs)
     if isinstance(function, _NATIVE):
+        found = _unbound_rule(function, kind)
+        if found is not None:
+            receiver: Any = function
+            return found(machine, (receiver.__self__, *args), kwargs)
         return call_native(machine, function, args, kwargs)
     if isinstance(function, type):
         return instantiate(machine, function, args, kwargs)
@@ -77,6 +82,19 @@ def call(
     return _object(machine, function, args, kwargs, resumable=resumable)
 
 
+def _unbound_rule(function: Any, kind: type) -> Any:
+    """The rule of the method that a bound method of C code came from."""
+    if kind is types.MethodWrapperType:
+        return RULES.get(function.__objclass__.__dict__.get(function.__name__))
+    if kind is types.BuiltinFunctionType:
+        receiver = type(function.__self__)
+        if receiver is not types.ModuleType and receiver.__module__ != "builtins":
+            found = attributes.class_attribute(receiver, function.__name__)
+            if type(found).__hash__ is not None:
+                return RULES.get(found)
+    return None
+
+
 def _function(
     machine: Machine,
     function: types.FunctionType,
@@ -90,6 +108,10 @@ def _function(
         return rule(machine, args, kwargs)
     session = machine.session
     if not session.is_created(function):
+        if function.__module__ and function.__module__.startswith("torch"):
+            rule = NAMED_RULES.get((function.__module__, function.__qualname__))
+            if rule is not None:
+                return rule(machine, args, kwargs)
         if is_leaf(function):
             return call_native(machine, function, args, kwargs)
         if is_marked(function):
@@ -172,9 +194,7 @@ def keyword_arguments(machine: Machine, mapping: Any) -> dict[str, Any]:
 # -- classes -------------------------------------------------------------------------------------------
 
 
-def instantiate(
-    machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def instantiate(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`cls(*args, **kwargs)` by the metaclass's protocol."""
     meta = type(cls)
     if meta is not type:
@@ -244,14 +264,16 @@ def allocate(
     if issubclass(cls, BaseException):
         made: Any = cls.__new__(cls, *args)
     elif issubclass(cls, tuple | str | int | float | frozenset):
-        plain = tuple(
-            tuple(operators.iterate(machine, a)) if issubclass(cls, tuple) else a for a in args[:1]
+        maker: Any = cls.__new__
+        made = maker(
+            cls,
+            *(
+                tuple(operators.iterate(machine, a)) if issubclass(cls, tuple) else a
+                for a in args[:1]
+            ),
         )
-        made = cls.__new__(cls, *plain)
     elif python_init or not args:
         made = cls.__new__(cls)
     else:
         made = cls.__new__(cls)
     return session.created(made)
-
-

@@ -107,6 +107,6 @@ class TracedCallable:
         self.function = function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+        from dynamo.values import calls
 
         return calls.call(self.machine, self.function, args, kwargs)

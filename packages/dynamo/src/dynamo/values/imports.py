@@ -1,5 +1,6 @@
 """`import` inside a function: modules that are loaded already are found; a first import happens for real."""
 
+# ruff: noqa: ARG001 - one signature for all rules
 from __future__ import annotations
 
 import importlib.util
@@ -20,9 +21,11 @@ def import_module(
 ) -> Any:
     """What `import name` binds: the package, or with a `from` list the module itself."""
     del machine
-    full = importlib.util.resolve_name("." * level + name, names.get("__package__") or "") if (
-        level
-    ) else name
+    full = (
+        importlib.util.resolve_name("." * level + name, names.get("__package__") or "")
+        if (level)
+        else name
+    )
     if full not in sys.modules:
         raise GraphBreak(BreakReason.OUTSIDE_EFFECT, f"the module {full} is imported here first")
     if fromlist:

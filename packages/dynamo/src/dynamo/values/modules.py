@@ -39,7 +39,7 @@ def call_module(
     resumable: bool,
 ) -> Any:
     """`module(*args, **kwargs)`."""
-    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+    from dynamo.values import calls
 
     cls = type(module)
     method: Any = attributes.class_attribute(cls, "__call__")
@@ -58,7 +58,7 @@ def call_hooked(
     resumable: bool,
 ) -> Any:
     """`nn.Module.__call__`."""
-    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+    from dynamo.values import calls
 
     session = machine.session
     own = session.instance_dicts.get(id(module))

@@ -42,7 +42,7 @@ _IMPURE_BUILTINS: frozenset[Any] = frozenset(
      __build_class__, dir}
 )  # fmt: skip
 # Methods that only move elements about; they never compare or hash them.
-_STRUCTURAL = {
+_STRUCTURAL: dict[Any, frozenset[str]] = {
     list: frozenset({"append", "extend", "insert", "pop", "reverse", "clear", "copy", "__len__",
                      "__iter__", "__getitem__", "__setitem__", "__delitem__", "__init__",
                      "__reversed__"}),
@@ -130,7 +130,7 @@ def _allowed(function: Any, owner: Any) -> bool:
     if owner is not None:
         if isinstance(owner, _TEXTS) or is_constant(owner):
             return True
-        if isinstance(owner, tuple | frozenset | _ITERATOR_TYPES | BaseException):
+        if isinstance(owner, (tuple, frozenset, BaseException, *_ITERATOR_TYPES)):
             return True
         if isinstance(owner, type):
             return (owner.__module__ or "").partition(".")[0] in _PURE_MODULES
@@ -235,7 +235,7 @@ def _argument(machine: Machine, value: Any) -> Any:
     if isinstance(value, dict):
         operators.force(machine, value)
         return value
-    if isinstance(value, set | frozenset | slice | _ITERATOR_TYPES | BaseException):
+    if isinstance(value, (set, frozenset, slice, BaseException, *_ITERATOR_TYPES)):
         return value
     if isinstance(value, type | types.ModuleType | types.BuiltinFunctionType | TracedCallable):
         return value
@@ -302,5 +302,3 @@ def _tensor_argument(machine: Machine, value: Any) -> Any:
     if isinstance(value, _ITERATOR_TYPES):
         return value
     return value
-
-

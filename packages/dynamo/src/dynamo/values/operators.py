@@ -102,11 +102,7 @@ def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any
         _prepare(machine, left)
         _prepare(machine, right)
         return function(left, right)
-    if (
-        second is not None
-        and kind_left is not kind_right
-        and issubclass(kind_right, kind_left)
-    ):
+    if second is not None and kind_left is not kind_right and issubclass(kind_right, kind_left):
         result = _call(machine, second, right, left)
         if result is not NotImplemented:
             return result
@@ -132,9 +128,10 @@ def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any
 
 def unary(machine: Machine, function: Callable[..., Any], value: Any) -> Any:
     """`-value`, `+value`, `~value`."""
-    method = special(type(value), {"neg": "__neg__", "pos": "__pos__"}.get(
-        getattr(function, "__name__", ""), "__invert__"
-    ))
+    method = special(
+        type(value),
+        {"neg": "__neg__", "pos": "__pos__"}.get(getattr(function, "__name__", ""), "__invert__"),
+    )
     return function(value) if method is None else _call(machine, method, value)
 
 
@@ -303,19 +300,15 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
         return bool(item in container)
     if isinstance(container, FakeTensor):
         return truth(machine, operator.contains(container, item))
-    if isinstance(container, list | tuple) or hasattr(kind, "__contains__"):
-        if isinstance(container, list | tuple):
-            return _sequence_contains(machine, container, item)
-        if kind in (type({}.keys()), type({}.items()), type({}.values())):
-            return bool(item in container)
-        if isinstance(container, type):
-            return bool(item in container)
+    if isinstance(container, list | tuple):
+        return _sequence_contains(machine, container, item)
+    if hasattr(kind, "__contains__"):
         return bool(item in container)
     if isinstance(container, type):
         found_method = special(type(container), "__contains__")
         if found_method is not None:
             return truth(machine, _call(machine, found_method, container, item))
-        return bool(item in container)  # type: ignore[operator]
+        return bool(operator.contains(container, item))  # type: ignore[arg-type]
     for value in iterate(machine, container):
         if value is item or truth(machine, compare(machine, operator.eq, value, item)):
             return True
@@ -372,7 +365,7 @@ def subscript(machine: Machine, container: Any, key: Any) -> Any:
             return _call(machine, getter, container, key)
         maker = getattr(container, "__class_getitem__", None)
         if maker is not None and not isinstance(maker, types.BuiltinMethodType):
-            from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+            from dynamo.values import calls
 
             return calls.call(machine, maker, (key,), {})
     return machine.session.resolve(container[key])
@@ -410,9 +403,11 @@ def list_search(machine: Machine, owner: Any, name: str, args: tuple[Any, ...]) 
     wanted = args[0]
     start, stop = 0, len(owner)
     if name == "index" and len(args) > 1:
-        start, stop, _ = slice(*args[1:]).indices(len(owner)) if len(args) > 2 else slice(
-            args[1], None
-        ).indices(len(owner))
+        start, stop, _ = (
+            slice(*args[1:]).indices(len(owner))
+            if len(args) > 2
+            else slice(args[1], None).indices(len(owner))
+        )
     count = 0
     for i in range(start, stop):
         item = machine.session.resolve(owner[i])
@@ -446,7 +441,7 @@ def _dict_item(machine: Machine, container: Any, key: Any) -> Any:
             return _call(machine, missing, container, key)
         factory = getattr(container, "default_factory", None)
         if factory is not None:
-            from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+            from dynamo.values import calls
 
             value = calls.call(machine, factory, (), {})
             dict.__setitem__(container, key, value)
@@ -622,7 +617,7 @@ def mapping_items(machine: Machine, value: Any) -> dict[Any, Any]:
         guard_keys(machine, value)
         if special(type(value), "keys") is None and special(type(value), "__getitem__") is None:
             return {key: dict.__getitem__(value, key) for key in list(value)}
-    from dynamo.values import attributes, calls  # noqa: PLC0415 - they import this module
+    from dynamo.values import attributes, calls
 
     keys = attributes.load(machine, value, "keys")
     return {
@@ -637,7 +632,7 @@ def send(machine: Machine, receiver: Any, value: Any) -> Any:
         return receiver.send(value)
     if value is None:
         return advance(machine, receiver)
-    from dynamo.values import attributes, calls  # noqa: PLC0415 - they import this module
+    from dynamo.values import attributes, calls
 
     return calls.call(machine, attributes.load(machine, receiver, "send"), (value,), {})
 
@@ -647,7 +642,7 @@ def send(machine: Machine, receiver: Any, value: Any) -> Any:
 
 def convert(machine: Machine, conversion: str, value: Any) -> Any:
     """`!s`, `!r` and `!a` of an f-string."""
-    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+    from dynamo.values import calls
 
     match conversion:
         case "s":
@@ -669,7 +664,7 @@ def format_text(machine: Machine, value: Any, spec: str) -> str:
     if method is not None and type(value).__module__ != "enum":
         return str(_call(machine, method, value, spec))
     if type(value) not in CONSTANTS and not spec:
-        from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+        from dynamo.values import calls
 
         return str(calls.call(machine, str, (value,), {}))
     return format(value, spec)

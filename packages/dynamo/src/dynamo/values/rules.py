@@ -5,11 +5,11 @@
 `globals()`), changes torch's state, or is answered as compiled code expects (`is_compiling`).
 """
 
+# ruff: noqa: ARG001 - one signature for all rules
 from __future__ import annotations
 
 import abc
 import collections
-import contextvars
 import copy
 import functools
 import inspect
@@ -50,7 +50,7 @@ def rule(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _calls() -> Any:
-    from dynamo.values import calls  # noqa: PLC0415 - it imports this module
+    from dynamo.values import calls
 
     return calls
 
@@ -105,8 +105,10 @@ def _isinstance(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any])
         elif isinstance(candidate, type) and issubclass(kind, candidate):
             return True
         elif isinstance(value, FakeTensor) and isinstance(candidate, type):
-            if candidate.__module__.startswith("torch") and isinstance(value, candidate) and (
-                candidate is not FakeTensor
+            if (
+                candidate.__module__.startswith("torch")
+                and isinstance(value, candidate)
+                and (candidate is not FakeTensor)
             ):
                 return True
     return False
@@ -114,7 +116,7 @@ def _isinstance(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def attributes_trusted(module: object) -> bool:
     """Whether a metaclass hook of this module may run natively."""
-    from dynamo.values.session import is_trusted  # noqa: PLC0415 - it imports this package
+    from dynamo.values.session import is_trusted
 
     return is_trusted(module)
 
@@ -224,27 +226,16 @@ def _object_init(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]
     return None
 
 
-@rule(tuple.__new__, dict.__new__, list.__new__, set.__new__, str.__new__, int.__new__, float.__new__,
-      collections.OrderedDict.__new__)  # fmt: skip
+_BASES: tuple[Any, ...] = (tuple, dict, list, set, str, int, float)
+
+
+@rule(*(base.__new__ for base in _BASES))
 def _container_new(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     cls, *rest = args
-    if issubclass(cls, tuple):
+    base = next(base for base in _BASES if issubclass(cls, base))
+    if base is tuple:
         rest = [tuple(operators.iterate(machine, item)) for item in rest]
-    return machine.session.created(cls.__new__(cls, *rest) if not special_new(cls) else _base_new(
-        cls, rest))  # fmt: skip
-
-
-def special_new(cls: type) -> bool:
-    """Whether `cls` has a `__new__` written in Python."""
-    maker = attributes.class_attribute(cls, "__new__")
-    return isinstance(maker, staticmethod | types.FunctionType)
-
-
-def _base_new(cls: type, rest: list[Any]) -> Any:
-    for base in (tuple, dict, list, set, str, int, float):
-        if issubclass(cls, base):
-            return base.__new__(cls, *rest)
-    raise TypeError(f"{cls.__name__} has no known base")
+    return machine.session.created(base.__new__(cls, *rest))
 
 
 @rule(type.__call__)
@@ -254,7 +245,7 @@ def _type_call(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 @rule(torch.nn.Module.__call__)
 def _module_call(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from dynamo.values import modules  # noqa: PLC0415 - it imports this package
+    from dynamo.values import modules
 
     return modules.call_hooked(machine, args[0], args[1:], kwargs, resumable=False)
 
@@ -264,7 +255,7 @@ def _id(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     value = args[0]
     session = machine.session
     shadow = session.shadows_by_copy.get(id(value))
-    from dynamo.guards import GuardKind  # noqa: PLC0415 - only here
+    from dynamo.guards import GuardKind
 
     real = shadow.original if shadow is not None else session.reals.get(id(value), value)
     source = session.source_of(value)
@@ -369,7 +360,7 @@ def _len(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 @rule(iter)
 def _iter(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if len(args) == 2:
-        from dynamo.values.generators import TracedCallable  # noqa: PLC0415 - only here
+        from dynamo.values.generators import TracedCallable
 
         return iter(TracedCallable(machine, args[0]), args[1])
     return operators.get_iterator(machine, args[0])
@@ -456,8 +447,10 @@ def _extreme(function: Any, comparison: Any) -> None:
             if "default" in kwargs:
                 return kwargs["default"]
             raise ValueError(f"{function.__name__}() arg is an empty sequence")
-        if key is None and all(isinstance(item, torch.SymInt | int) for item in items) and any(
-            isinstance(item, torch.SymInt) for item in items
+        if (
+            key is None
+            and all(isinstance(item, torch.SymInt | int) for item in items)
+            and any(isinstance(item, torch.SymInt) for item in items)
         ):
             symbolic = torch.sym_max if function is max else torch.sym_min
             return functools.reduce(symbolic, items)
@@ -594,27 +587,3 @@ def _copy(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         operators.guard_keys(machine, value)
         return copy.copy(value)
     return machine.inline(copy.copy, args, kwargs)  # type: ignore[arg-type]
-
-
-# -- context variables ---------------------------------------------------------------------------------
-
-
-def _context_variable(machine: Machine, variable: Any) -> tuple[bool, Any]:
-    from dynamo.values import states  # noqa: PLC0415 - it imports this package
-
-    return states.read_context_variable(machine, variable)
-
-
-@rule(contextvars.ContextVar.get)
-def _context_get(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    present, value = _context_variable(machine, args[0])
-    if present:
-        return value
-    if len(args) > 1:
-        return args[1]
-    try:
-        return args[0].get()
-    except LookupError:
-        raise LookupError(args[0]) from None
-
-

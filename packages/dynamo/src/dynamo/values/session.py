@@ -84,7 +84,7 @@ class Session:
         self.reals: dict[int, Any] = {}
         self.global_writes: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.attribute_memo: dict[tuple[int, str], Any] = {}
-        self.state_writes: dict[str, Any] = {}
+        self.state_writes: dict[Any, tuple[Any, Any]] = {}
         self.source_line: tuple[str, int, str, str] | None = None
         self._globals: dict[tuple[int, str], Any] = {}
         self._cells: dict[int, tuple[types.CellType, types.CellType, Source]] = {}
@@ -151,9 +151,7 @@ class Session:
             return ()
         if id(function) in self._created:
             return closure
-        return tuple(
-            self.cell_copy(cell, function, index) for index, cell in enumerate(closure)
-        )
+        return tuple(self.cell_copy(cell, function, index) for index, cell in enumerate(closure))
 
     def cell_copy(
         self, cell: types.CellType, function: types.FunctionType, index: int

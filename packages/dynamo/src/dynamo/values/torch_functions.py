@@ -30,7 +30,14 @@ _LEAF_MODULES = frozenset(
 _INTERPRETED: frozenset[Any] = frozenset(
     {
         getattr(torch.Tensor, name, None)
-        for name in ("__iter__", "__len__", "__contains__", "__format__", "__repr__", "register_hook")
+        for name in (
+            "__iter__",
+            "__len__",
+            "__contains__",
+            "__format__",
+            "__repr__",
+            "register_hook",
+        )
     }
 )
 

@@ -131,7 +131,7 @@ def _tensor(session: Session, value: torch.Tensor, source: Source) -> Any:
 
 
 def _container(session: Session, value: Any, source: Source) -> Any:
-    kind = type(value)
+    kind: Any = type(value)
     session.guard(GuardKind.TYPE, source, kind)
     copy: Any
     if isinstance(value, dict):
@@ -150,9 +150,11 @@ def _container(session: Session, value: Any, source: Source) -> Any:
             if isinstance(value, collections.OrderedDict)
             else dict.__setitem__
         )
-        for key in collections.OrderedDict.keys(value) if isinstance(
-            value, collections.OrderedDict
-        ) else dict.keys(value):
+        for key in (
+            collections.OrderedDict.keys(value)
+            if isinstance(value, collections.OrderedDict)
+            else dict.keys(value)
+        ):
             put(copy, key, Lazy(dict.__getitem__(value, key), ItemSource(source, key)))
         _copy_attributes(value, copy, source)
         session.shadow_of(value, copy, source)

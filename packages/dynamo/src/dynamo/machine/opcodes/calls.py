@@ -1,5 +1,6 @@
 """Calls."""
 
+# ruff: noqa: ARG001, D415 - one signature for all opcodes; the docstring is the stack effect
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,6 @@
 """Jumps, loops, returning, yielding."""
 
+# ruff: noqa: ARG001, D415 - one signature for all opcodes; the docstring is the stack effect
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
@@ -20,9 +21,7 @@ def jump(machine: Machine, frame: Frame, op: Op) -> None:
     frame.pc = op.target
 
 
-@opcode(
-    "POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", breaks=True
-)
+@opcode("POP_JUMP_IF_FALSE", "POP_JUMP_FORWARD_IF_FALSE", "POP_JUMP_BACKWARD_IF_FALSE", breaks=True)
 def pop_jump_if_false(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., value] -> [..]"""
     value = frame.stack.pop()

@@ -1,5 +1,6 @@
 """Making functions and classes."""
 
+# ruff: noqa: ARG001, D415 - one signature for all opcodes; the docstring is the stack effect
 from __future__ import annotations
 
 import builtins
@@ -29,7 +30,7 @@ def make_function(machine: Machine, frame: Frame, op: Op) -> None:
     defaults = stack.pop() if flags & 1 else None
     function = types.FunctionType(code, frame.globals, code.co_name, defaults, closure)
     function.__qualname__ = code.co_qualname
-    function.__module__ = frame.globals.get("__name__")
+    function.__module__ = frame.globals.get("__name__", "")
     if keyword_defaults:
         function.__kwdefaults__ = keyword_defaults
     if annotations:

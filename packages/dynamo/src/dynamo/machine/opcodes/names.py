@@ -1,5 +1,6 @@
 """Locals, cells, globals, constants, and the opcodes that only move the stack."""
 
+# ruff: noqa: ARG001, D415 - one signature for all opcodes; the docstring is the stack effect
 from __future__ import annotations
 
 import types
@@ -255,5 +256,3 @@ def setup_annotations(machine: Machine, frame: Frame, op: Op) -> None:
     if frame.names is None:
         frame.names = {}
     frame.names.setdefault("__annotations__", {})
-
-

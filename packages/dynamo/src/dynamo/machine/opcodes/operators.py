@@ -1,5 +1,6 @@
 """Unary, binary and comparison operators, subscripts."""
 
+# ruff: noqa: ARG001, D415 - one signature for all opcodes; the docstring is the stack effect
 from __future__ import annotations
 
 import operator
