@@ -1,5 +1,41 @@
 """Captures PyTorch programs from CPython bytecode into torch.fx graphs with guards."""
 
 from dynamo.__about__ import __version__
+from dynamo.api import (
+    allow_in_graph,
+    disable,
+    graph_break,
+    is_compiling,
+    optimize,
+)
+from dynamo.backends import list_backends, lookup_backend, register_backend
+from dynamo.errors import (
+    BackendCompilerFailed,
+    BackendError,
+    BreakReason,
+    CaptureError,
+    DynamoError,
+    InternalError,
+    UsageError,
+)
+from dynamo.options import DynamoOptions
 
-__all__ = ["__version__"]
+__all__ = [
+    "BackendCompilerFailed",
+    "BackendError",
+    "BreakReason",
+    "CaptureError",
+    "DynamoError",
+    "DynamoOptions",
+    "InternalError",
+    "UsageError",
+    "__version__",
+    "allow_in_graph",
+    "disable",
+    "graph_break",
+    "is_compiling",
+    "list_backends",
+    "lookup_backend",
+    "optimize",
+    "register_backend",
+]

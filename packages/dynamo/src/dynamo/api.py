@@ -1,5 +1,6 @@
 """The public face of capture."""
 
+# ruff: noqa: ARG001 - the two rules at the end share a signature with all rules
 from __future__ import annotations
 
 import functools
@@ -67,7 +68,7 @@ def _as_function(target: Any) -> types.FunctionType:
     def call(*args: Any, **kwargs: Any) -> Any:
         return target(*args, **kwargs)
 
-    return cast(types.FunctionType, call)
+    return cast("types.FunctionType", call)
 
 
 def _wrap(target: Any, make: Callable[[types.FunctionType], CompiledFunction]) -> Any:
@@ -89,7 +90,7 @@ def _compile_module(
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self(*args, **kwargs)
 
-    compiled = make(cast(types.FunctionType, call))
+    compiled = make(cast("types.FunctionType", call))
     return CompiledModule(module, compiled)
 
 

@@ -60,7 +60,7 @@ def lookup_backend(backend: str | Callable[..., Any]) -> Callable[..., Any]:
 def eager(gm: Any, example_inputs: list[Any]) -> Callable[..., Any]:
     """Run the graph as it was captured."""
     del example_inputs
-    return gm.forward  # type: ignore[no-any-return]
+    return gm.forward
 
 
 eager.symbolic = True  # type: ignore[attr-defined]

@@ -8,7 +8,6 @@ captured in their turn. Invariant: nothing outside is changed by a capture, what
 from __future__ import annotations
 
 import sys
-import types
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from dynamo.emit.entry import build_entry
 from dynamo.emit.reconstruct import CannotReconstruct, Emitter
 from dynamo.errors import (
     BackendError,
+    BreakReason,
     CaptureError,
     GraphBreak,
     SkipFrame,
@@ -32,6 +32,7 @@ from dynamo.source import FunctionSource, LocalSource
 from dynamo.values.session import Session
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable, Sequence
 
     from dynamo.options import DynamoOptions
@@ -97,6 +98,15 @@ def capture(request: Request) -> Entry:
         returned = emitter.value(result)
         emit_effects(emitter)
     except CannotReconstruct as error:
+        code = function.__code__
+        if request.fullgraph:
+            raise CaptureError(
+                BreakReason.UNSUPPORTED_VALUE,
+                f"the function leaves {error} behind",
+                code.co_qualname,
+                code.co_filename,
+                code.co_firstlineno,
+            ) from error
         raise SkipFrame(str(error)) from error
     if grad_after is not grad:
         emitter.line(f"{emitter.constant(torch._C._set_grad_enabled)}({grad_after})")

@@ -8,13 +8,13 @@ from __future__ import annotations
 import inspect
 import logging
 import threading
-import types
 from typing import TYPE_CHECKING, Any
 
 from dynamo.capture import Entry, Request, capture
 from dynamo.errors import BackendError, CaptureError, DynamoError, InternalError, SkipFrame
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable
 
     from dynamo.options import DynamoOptions
@@ -55,10 +55,11 @@ class CompiledFunction:
         """Run the entry whose guards hold; capture if there is none."""
         if self.skip is not None:
             return self.function(*args, **kwargs)
-        if self._simple and not kwargs and len(args) == self._count:
-            arguments = args
-        else:
-            arguments = self._bind(args, kwargs)
+        arguments = (
+            args
+            if self._simple and not kwargs and len(args) == self._count
+            else self._bind(args, kwargs)
+        )
         function = self.function
         entries = self.entries
         for i, entry in enumerate(entries):

@@ -4,6 +4,7 @@ All new values are rebuilt first, then all changes are made, so that no path is 
 container is changed in place and keeps its identity.
 """
 
+# ruff: noqa: PERF401 - making an expression appends lines: the order of evaluation is the point
 from __future__ import annotations
 
 import collections

@@ -15,12 +15,12 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
-from primtorch.fake import FakeTensor
 
 from dynamo.source import ConstantSource
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.operators import SequenceIterator, UserIterator
 from dynamo.values.shadows import Lazy
+from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
     from dynamo.source import Source
@@ -209,7 +209,9 @@ class Emitter:
                 kind.__name__
             ]
             return self._fresh(f"{self.value(value.mapping)}.{name}()")
-        if self.session.is_created(value):
+        if self.session.is_created(value) or isinstance(
+            value, dict | list | set | tuple | collections.deque
+        ):
             return self._object(value)
         if isinstance(value, torch.Tensor):
             raise CannotReconstruct("a tensor that capture did not make")

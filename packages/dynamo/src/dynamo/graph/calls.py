@@ -31,7 +31,7 @@ _QUERIES = frozenset(
         "is_floating_point", "is_complex", "is_signed", "element_size", "get_device", "is_same_size",
         "is_set_to", "is_inference", "is_conj", "is_neg", "is_pinned", "is_shared", "is_tensor",
         "__len__", "has_names", "is_nonzero_shape", "result_type", "can_cast", "promote_types",
-        "broadcast_shapes", "_is_view", "is_nested", "is_sparse", "type", "__hash__", "dim_order",
+        "broadcast_shapes", "_is_view", "_set_grad_enabled", "is_nested", "is_sparse", "type", "__hash__", "dim_order",
         "is_distributed", "_is_zerotensor", "nbytes", "is_vulkan_available",
     }
 )  # fmt: skip
@@ -118,7 +118,7 @@ def refusal(function: Any) -> tuple[BreakReason, str]:
         return BreakReason.UNSUPPORTED_MUTATION, f"the tensor attribute {owner} is {verb}"
     if name in _DATA_SHAPES:
         return BreakReason.DATA_DEPENDENT_SHAPE, f"the result's size of {name} depends on data"
-    if name == "__bool__" or name == "is_nonzero":
+    if name in ("__bool__", "is_nonzero"):
         return (
             BreakReason.DATA_DEPENDENT_BRANCH,
             "the branch depends on a tensor's value, known only at run time",

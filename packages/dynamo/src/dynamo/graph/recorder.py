@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from primtorch.fake import FactoryMode, FakeTensor, ShapeContext, fakeify
 from torch.overrides import TorchFunctionMode
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.graph import calls
 from dynamo.guards import GuardKind, TensorGuard
-from dynamo.source import Source
+from primtorch.fake import FactoryMode, FakeTensor, ShapeContext, fakeify
 
 if TYPE_CHECKING:
     from dynamo.graph.sizes import Sizes
     from dynamo.machine.interpreter import Machine
+    from dynamo.source import Source
     from dynamo.values.session import Session
 
 __all__ = ["GraphInput", "Recorder"]
@@ -96,12 +96,13 @@ class Recorder:
 
     def tensor_input(self, session: Session, real: torch.Tensor, source: Source) -> Any:
         """A fake for a tensor from outside; its placeholder is made at its first use."""
-        if type(real) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
-            if not isinstance(real, torch.nn.Parameter):
-                raise GraphBreak(
-                    BreakReason.UNSUPPORTED_VALUE,
-                    f"{source.name()} is a tensor subclass ({type(real).__name__})",
-                )
+        if type(real) not in (torch.Tensor, torch.nn.Buffer) and not isinstance(
+            real, torch.nn.Parameter
+        ):
+            raise GraphBreak(
+                BreakReason.UNSUPPORTED_VALUE,
+                f"{source.name()} is a tensor subclass ({type(real).__name__})",
+            )
         if real.layout is not torch.strided:
             raise GraphBreak(BreakReason.UNSUPPORTED_VALUE, f"{source.name()} is {real.layout}")
         shape: Any = None
@@ -172,7 +173,6 @@ class Recorder:
         if kind is calls.Kind.REFUSED:
             raise GraphBreak(*calls.refusal(function))
         nodes = self._arguments(args), self._arguments(kwargs)
-        grad_before = torch.is_grad_enabled()
         try:
             if kind is calls.Kind.FACTORY or not _has_fake(args, kwargs):
                 with FactoryMode(self.context):
@@ -181,9 +181,8 @@ class Recorder:
                 result = function(*args, **kwargs)
         except GraphBreak:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever torch raised becomes a break
             self._failed(function, error)
-        assert torch.is_grad_enabled() is grad_before
         if isinstance(result, torch.Tensor) and type(result) is not FakeTensor:
             result = self._fake_of(result)
         name = getattr(function, "__name__", "")
@@ -281,7 +280,7 @@ class Recorder:
         try:
             with torch._C.DisableTorchFunction():
                 result = function(*args, **kwargs)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever torch raised becomes a break
             self._failed(function, error)
         if type(result) is FakeTensor:
             node = self._node(function, *nodes)
@@ -369,6 +368,7 @@ class Recorder:
 
     def data_dependent_truth(self, value: Any) -> Any:
         """`bool(tensor)`."""
+        del value
         raise GraphBreak(
             BreakReason.DATA_DEPENDENT_BRANCH,
             "the branch depends on a tensor's value, known only at run time",
@@ -376,6 +376,7 @@ class Recorder:
 
     def data_dependent_number(self, value: Any, cls: type) -> Any:
         """`int(tensor)` and `float(tensor)`."""
+        del value
         raise GraphBreak(
             BreakReason.DATA_DEPENDENT_VALUE, f"{cls.__name__}() of a tensor needs its value"
         )

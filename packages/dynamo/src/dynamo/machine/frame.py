@@ -7,12 +7,12 @@ CPython's NULL on the stack.
 
 from __future__ import annotations
 
-import types
 from typing import TYPE_CHECKING, Any
 
 from dynamo.machine.program import program_of
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable
 
     from dynamo.machine.program import Op

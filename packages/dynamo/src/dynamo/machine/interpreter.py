@@ -7,13 +7,14 @@ the capture can read them. Invariant: `machine.frames` is the chain of interpret
 
 from __future__ import annotations
 
-import types
 from typing import TYPE_CHECKING, Any
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.machine.frame import Frame, bind
 
 if TYPE_CHECKING:
+    import types
+
     from dynamo.machine.program import Op
     from dynamo.values.session import Session
 
@@ -55,7 +56,7 @@ class Machine:
                         frame.before = frame.stack.copy()
                         self.ticks = frame.tick = self.ticks + 1
                         if break_ticks and frame.tick in break_ticks:
-                            raise GraphBreak(*break_ticks[frame.tick])
+                            raise GraphBreak(*break_ticks[frame.tick])  # noqa: TRY301 - leaves the frames
                     if op.run(self, frame, op):
                         frames.pop()
                         return frame.result

@@ -5,6 +5,7 @@ Class attributes are found along the MRO and guarded on the class, instance attr
 interpreted. Tensors answer from their fake.
 """
 
+# ruff: noqa: ARG001 - one signature for all loaders
 from __future__ import annotations
 
 import functools
@@ -12,7 +13,6 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
-from primtorch.fake import FakeTensor
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import GuardKind
@@ -27,6 +27,7 @@ from dynamo.source import (
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.shadows import DELETED, Lazy
 from dynamo.values.wrap import CONSTANTS, wrap
+from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable

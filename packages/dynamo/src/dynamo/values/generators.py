@@ -78,10 +78,9 @@ class TracedGenerator:
         self.running = True
         frame.module_path = machine.frames[-1].module_path if machine.frames else None
         try:
-            if error is not None:
-                if not machine._handle(frame, error):
-                    self.finished = True
-                    raise error
+            if error is not None and not machine._handle(frame, error):
+                self.finished = True
+                raise error  # noqa: TRY301 - into the consumer
             value = machine.run(frame)
         except StopIteration as stop:
             self.finished = True
@@ -107,6 +106,7 @@ class TracedCallable:
         self.function = function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Interpret the call."""
         from dynamo.values import calls
 
         return calls.call(self.machine, self.function, args, kwargs)

@@ -1,6 +1,5 @@
 """`import` inside a function: modules that are loaded already are found; a first import happens for real."""
 
-# ruff: noqa: ARG001 - one signature for all rules
 from __future__ import annotations
 
 import importlib.util

@@ -14,7 +14,6 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
-from primtorch.fake import FakeTensor
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.values import operators
@@ -22,6 +21,7 @@ from dynamo.values.attributes import special
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.shadows import Lazy
 from dynamo.values.wrap import CONSTANTS, is_constant
+from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
     from dynamo.machine.interpreter import Machine

@@ -16,15 +16,15 @@ import inspect
 import operator
 import types
 import typing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from primtorch.fake import FakeTensor
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.values import attributes, operators
 from dynamo.values.attributes import MISSING, special
 from dynamo.values.wrap import CONSTANTS
+from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -102,15 +102,16 @@ def _isinstance(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any])
             real = machine.session.reals.get(id(value))
             if real is not None and isinstance(real, candidate):
                 return True
-        elif isinstance(candidate, type) and issubclass(kind, candidate):
-            return True
-        elif isinstance(value, FakeTensor) and isinstance(candidate, type):
-            if (
+        elif (isinstance(candidate, type) and issubclass(kind, candidate)) or (
+            isinstance(value, FakeTensor)
+            and isinstance(candidate, type)
+            and (
                 candidate.__module__.startswith("torch")
                 and isinstance(value, candidate)
                 and (candidate is not FakeTensor)
-            ):
-                return True
+            )
+        ):
+            return True
     return False
 
 
@@ -279,7 +280,7 @@ def _hash(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 def _text(name: str, function: Any) -> None:
     @rule(function)
     def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if function is str and (len(args) != 1 or kwargs):
+        if name == "__str__" and (len(args) != 1 or kwargs):
             return str(*args, **kwargs)
         value = args[0]
         if isinstance(value, FakeTensor):
@@ -288,7 +289,11 @@ def _text(name: str, function: Any) -> None:
             value = int(value) if isinstance(value, torch.SymInt) else float(value)
         kind = type(value)
         method = special(kind, name)
-        if method is None and name == "__str__" and kind.__str__ is object.__str__:
+        if (
+            method is None
+            and name == "__str__"
+            and attributes.class_attribute(kind, "__str__") is object.__str__
+        ):
             method = special(kind, "__repr__")
         if method is not None and kind.__module__ != "enum":
             return machine.inline(method, (value,), {})
@@ -298,7 +303,7 @@ def _text(name: str, function: Any) -> None:
             operators.force(machine, value)
             _check_text(machine, value)
             return function(value)
-        if kind.__repr__ is not object.__repr__:
+        if attributes.class_attribute(kind, "__repr__") is not object.__repr__:
             return function(value)
         raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "the text of an object has its address")
 
@@ -586,4 +591,4 @@ def _copy(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if kind in (list, dict, set, tuple, collections.OrderedDict, collections.deque):
         operators.guard_keys(machine, value)
         return copy.copy(value)
-    return machine.inline(copy.copy, args, kwargs)  # type: ignore[arg-type]
+    return machine.inline(cast("types.FunctionType", copy.copy), args, kwargs)

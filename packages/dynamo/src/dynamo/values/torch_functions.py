@@ -6,10 +6,12 @@ graphs are written; modules, optimisers, and everything else of torch written in
 
 from __future__ import annotations
 
-import types
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    import types
 
 __all__ = ["is_leaf"]
 

@@ -1,6 +1,6 @@
 """Attributes, methods, `super()` and imports."""
 
-# ruff: noqa: ARG001, D415 - one signature for all opcodes; the docstring is the stack effect
+# ruff: noqa: D415 - one signature for all opcodes; the docstring is the stack effect
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
