@@ -18,8 +18,17 @@ Results are contiguous and lie on the seed's device. Invariant: nothing here rea
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
+
+from primtorch.fake.meta import TensorMeta
+from primtorch.fake.registry import RULES
+from primtorch.symbolic.layout import contiguous_strides
+
+if TYPE_CHECKING:
+    from primtorch.fake.meta import Shape
+    from primtorch.symbolic.layout import Sizes
 
 __all__ = ["draw_seed", "philox_normal", "philox_randint", "philox_uniform", "philox_words"]
 
@@ -131,7 +140,7 @@ def philox_randint(
     return (drawn + low).to(dtype).view(size)
 
 
-def _shape_rule(
+def _meta_kernel(
     seed: torch.Tensor, _offset: int, size: list[int], *_: int, dtype: torch.dtype
 ) -> torch.Tensor:
     return seed.new_empty(size, dtype=dtype)
@@ -145,4 +154,25 @@ for _name, _function in (
 ):
     for _backend in ("CPU", "CUDA"):
         _LIBRARY.impl(_name, _function, _backend)
-    _LIBRARY.impl(_name, _shape_rule, "Meta")
+    _LIBRARY.impl(_name, _meta_kernel, "Meta")
+
+
+def _drawn_meta(
+    _sizes: Sizes, seed: TensorMeta, _offset: int, size: Shape, *_: int, dtype: torch.dtype
+) -> TensorMeta:
+    """Shape rule of the philox operators: the asked size, row-major, on the seed's device."""
+    return TensorMeta(tuple(size), contiguous_strides(tuple(size)), dtype, seed.device)
+
+
+def _seed_meta(_sizes: Sizes, device: torch.device) -> TensorMeta:
+    """Shape rule of draw_seed: one int64."""
+    return TensorMeta((1,), (1,), torch.int64, device)
+
+
+RULES[torch.ops.primtorch.draw_seed.default] = _seed_meta
+for _operator in (
+    torch.ops.primtorch.philox_uniform.default,
+    torch.ops.primtorch.philox_normal.default,
+    torch.ops.primtorch.philox_randint.default,
+):
+    RULES[_operator] = _drawn_meta

@@ -24,6 +24,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 sys.path.insert(0, str(Path(__file__).parent))
+from faking import difference_on_fakes
 from taking_apart import TakingApart
 
 from primtorch import decomposition_table, is_prim
@@ -146,7 +147,7 @@ def closer_than_eager(info, sample, expected, found):
     return bool(triples)
 
 
-def run_sample(info, sample, table, dtype, leaves):
+def run_sample(info, sample, table, dtype, leaves, fakes=None):
     """An empty string if eager and the decomposed program agree on this sample, else what differs."""
     leaf_inputs = [
         t for t in tensors_of((sample.input, sample.args, sample.kwargs)) if t.requires_grad
@@ -158,7 +159,14 @@ def run_sample(info, sample, table, dtype, leaves):
 
     torch.manual_seed(0)
     expected, failure = attempt(lambda: program(lambda x: x))
-    mode = TakingApart(table)
+    on_fakes = []
+
+    def watch(operator, function, args, kwargs, out):
+        message = difference_on_fakes(table, function, args, kwargs, out, fakes == "symbolic")
+        if message:
+            on_fakes.append(f"{operator} on fakes: {message}")
+
+    mode = TakingApart(table, watch if fakes else None)
 
     def decomposed():
         with mode:
@@ -176,12 +184,14 @@ def run_sample(info, sample, table, dtype, leaves):
     half = dtype in (torch.bfloat16, torch.float16)
     if half and closer_than_eager(info, sample, expected, found):
         return ""
+    if on_fakes:
+        return on_fakes[0]
     random = any(op.namespace == "primtorch" for op in mode.leaves) or "empty" in info.name
     message = differences(expected, found, random)
     if message or random or not leaf_inputs:
         return message
     expected_gradients, failure = attempt(lambda: gradients(expected, leaf_inputs))
-    backward = TakingApart(table)
+    backward = TakingApart(table, watch if fakes else None)
 
     def decomposed_gradients():
         with backward:
@@ -193,11 +203,13 @@ def run_sample(info, sample, table, dtype, leaves):
         return ""
     if error is not None:
         return f"gradient raised {type(error).__name__}: {str(error)[:200]}"
+    if on_fakes:
+        return on_fakes[0]
     message = differences(expected_gradients, found_gradients, random=False)
     return f"gradient {message}" if message else ""
 
 
-def run_pair(info, dtype, table, samples, leaves):
+def run_pair(info, dtype, table, samples, leaves, fakes=None):
     """The failures of one operator in one dtype, at most one text for each sample."""
     wants_gradient = (dtype.is_floating_point or dtype.is_complex) and info.supports_autograd
     wants_gradient = wants_gradient and dtype in info.supported_backward_dtypes("cpu")
@@ -213,7 +225,7 @@ def run_pair(info, dtype, table, samples, leaves):
         return [], 0
     failures = []
     for position, sample in enumerate(inputs):
-        message = run_sample(info, sample, table, dtype, leaves)
+        message = run_sample(info, sample, table, dtype, leaves, fakes)
         if message:
             failures.append(f"sample {position}: {message}")
     return failures, len(inputs)
@@ -227,6 +239,9 @@ def main(arguments=None):
     parser.add_argument("--dtype", action="append", choices=sorted(DTYPES))
     parser.add_argument("--samples", type=int, default=10)
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--fakes", choices=("static", "symbolic"), help="run each decomposition on fake tensors too"
+    )
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")
@@ -246,7 +261,7 @@ def main(arguments=None):
                 options.dtype and name not in options.dtype
             ):
                 continue
-            failures, count = run_pair(info, dtype, table, options.samples, leaves)
+            failures, count = run_pair(info, dtype, table, options.samples, leaves, options.fakes)
             pairs += bool(count)
             if failures:
                 key = f"{full_name(info)} {name}"

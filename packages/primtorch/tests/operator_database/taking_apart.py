@@ -1,7 +1,8 @@
 """A dispatch mode that runs a program on real tensors through a decomposition table.
 
 Every operator that the table holds is replaced by its function, recursively, forward and backward alike; an in-place
-operator is run as its functional form and copied back. What remains is counted in `leaves`.
+operator is run as its functional form and copied back. What remains is counted in `leaves`; `watch` is told of each
+operator, its decomposition, arguments and result.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ def functional_form(operator):
 class TakingApart(TorchDispatchMode):
     """Runs operators through `table`; `leaves` counts what isn't in it."""
 
-    def __init__(self, table):
+    def __init__(self, table, watch=None):
         super().__init__()
         self.table = table
+        self.watch = watch
         self.leaves = Counter()
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
@@ -55,6 +57,8 @@ class TakingApart(TorchDispatchMode):
             with self:
                 out = function(*args, **kwargs)
             if out is not NotImplemented:
+                if self.watch is not None:
+                    self.watch(operator, function, args, kwargs, out)
                 return out
         elif operator._schema.is_mutable:
             functional = functional_form(operator)
