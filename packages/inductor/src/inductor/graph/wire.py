@@ -1,5 +1,4 @@
-"""Checks what wire 3 promises of a graph (docs/interfaces.md): functional, known operators, one
-tuple.
+"""Checks what wire 3 promises of a graph (docs/interfaces.md): functional, only operators.
 
 Raises `WireError` naming the node and the user's line.
 """

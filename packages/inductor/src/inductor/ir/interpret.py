@@ -290,7 +290,8 @@ class Interpreter:
         if kind == "welford":
             return _welford(spread[0], axes)
         if kind == "welford_combine":
-            return _welford_combine(*spread, axes)
+            mean, squares, count = spread
+            return _welford_combine(mean, squares, count, axes)
         return _reduce(kind, spread[0], axes, dtype)
 
     def part(self, x: Tensor, number: int, dtype: torch.dtype) -> Tensor:
@@ -440,4 +441,4 @@ def run_body(
     for stage in body.stages:
         interpreter.enter(stage.level)
         for offset, operation in enumerate(stage.operations):
-            values[stage.start + offset] = apply_operation(interpreter, operation, values)  # type: ignore[arg-type]
+            values[stage.start + offset] = apply_operation(interpreter, operation, values)

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KernelArgument:
-    """A buffer that a kernel touches: passed as a pointer to its first element, in the kernel's
-    argument order.
+    """A buffer that a kernel touches.
+
+    Passed as a pointer to its first element, in the kernel's argument order.
     """
 
     buffer: str
@@ -46,8 +47,7 @@ class LocalBuffer:
 
 @dataclass(frozen=True, slots=True)
 class Vector:
-    """The loop variable whose neighbours are computed together, and how many of them per step at
-    least.
+    """The loop variable whose neighbours are computed together.
 
     `level` "inner": reduction variable `dimension`; "outer": outer variable `dimension` (then, in a
     kernel with reduction ranges, a block of `block` neighbouring outer points is carried through
@@ -62,8 +62,9 @@ class Vector:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Two outer variables walked in square tiles, because some accesses are contiguous in one, some
-    in the other.
+    """Two outer variables walked in square tiles.
+
+    For accesses of which some are contiguous in one, some in the other.
     """
 
     dimensions: tuple[int, int]
@@ -173,9 +174,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Program:
-    """Everything that code generation and the executor need: the graph, its schedule, its memory
-    plan.
-    """
+    """Everything that code generation and the executor need."""
 
     graph: Graph
     schedule: Schedule

@@ -42,11 +42,10 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A tensor's memory: element `c` lies at `offset + sum(c[d] * stride[d])` elements from the
-    storage's start.
+    """A tensor's memory.
 
-    Buffers that the graph allocates have offset 0. An input's offset is 0 too: the data pointer
-    that the caller passes already points at its first element.
+    Element `c` lies `sum(c[d] * stride[d])` elements from its first one; the data pointer of an
+    input already points there, whatever its storage offset.
     """
 
     name: str

@@ -276,28 +276,20 @@ class ScalarOps(Protocol[T]):
     def accumulate(
         self, buffer: str, index: Size, value: T, kind: ReductionKind, dtype: torch.dtype
     ) -> T:
-        """Combine `value` over all outer iterations into `buffer[index]`; `index` uses reduction
-        variables only.
-        """
+        """Combine `value` over all outer iterations; `index` uses reduction variables only."""
         ...
 
     def indirect(self, value: T, indirect: Indirect, mask: T | None) -> T:
-        """Make an integer value usable in index expressions under `indirect.symbol`; no check where
-        `mask` is false.
-        """
+        """Let `indirect.symbol` stand for an integer; no check where `mask` is false."""
         ...
 
     # conversion
     def to_dtype(self, x: T, dtype: torch.dtype) -> T:
-        """Numeric conversion as `Tensor.to`: float to integer truncates, anything to bool is `!=
-        0`.
-        """
+        """Convert as `Tensor.to`: float to integer truncates, to bool is `!= 0`."""
         ...
 
     def round_to(self, x: T, half: str, dtype: torch.dtype) -> T:
-        """Round a float32 to the nearest value of the half type named `half` (ties to even), kept
-        as float32.
-        """
+        """Round a float32 to the half type named `half` (ties to even), kept as float32."""
         ...
 
     def bitcast(self, x: T, dtype: torch.dtype) -> T:
@@ -363,9 +355,7 @@ class ScalarOps(Protocol[T]):
         ...
 
     def floor_div(self, x: T, y: T, dtype: torch.dtype) -> T:
-        """Quotient rounded down, floats as `torch.floor_divide`; an integer divided by 0 gives 0,
-        no trap.
-        """
+        """Quotient rounded down as `torch.floor_divide`; an integer by 0 gives 0, no trap."""
         ...
 
     def trunc_div(self, x: T, y: T, dtype: torch.dtype) -> T:

@@ -91,9 +91,7 @@ class Recorder:
 
     # ---- stages
     def stage(self, level: Literal["outer", "inner"]) -> None:
-        """Continue in a new stage; a stage of the same level as the current outer one is not opened
-        twice.
-        """
+        """Continue in a new stage, or in the current one if both are outer."""
         if level == "outer" and self._stages and self._stages[-1].level == "outer":
             return
         self._stages.append(_OpenStage(level, []))
@@ -302,9 +300,7 @@ class Recorder:
         return self.round_to(value, dtype) if dtype in HALF_DTYPES else value
 
     def round_to(self, value: Scalar, dtype: torch.dtype) -> Scalar:
-        """Round a float32 to what half type `dtype` holds; nothing to do for what was rounded or
-        loaded so.
-        """
+        """Round a float32 to what half type `dtype` holds, unless it is so already."""
         name = half_name(dtype)
         operation = self._operations[value.position]
         if operation.name == "round_to" and operation.attribute == name:

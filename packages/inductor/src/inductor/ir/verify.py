@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from inductor.errors import VerificationError
 from inductor.ir.index import inner_symbols, outer_symbols
-from inductor.ir.nodes import LoopBody, LoopNode
+from inductor.ir.nodes import LoopBody, LoopNode, View
 from inductor.ir.operations import OPERATIONS, VALUE_DTYPES, Indirect, Operation
 from inductor.ir.text import operation_text
 from primtorch.symbolic import free_symbols
@@ -123,6 +123,5 @@ def verify_graph(graph: Graph, stage: str = "lowering") -> None:
                 raise VerificationError(stage, node.name, f"writes input {name}")
         written |= node.writes
     for value in graph.outputs:
-        name = getattr(value, "buffer", None)
-        if name is not None and name not in written:
-            raise VerificationError(stage, "output", f"{name} is never written")
+        if isinstance(value, View) and value.buffer not in written:
+            raise VerificationError(stage, "output", f"{value.buffer} is never written")

@@ -4,7 +4,7 @@
 which tensor is read (only that one).
 """
 
-# ruff: noqa: ARG001, A002  # a lowering has its operator's signature
+# ruff: noqa: ARG001  # a lowering has its operator's signature
 
 from __future__ import annotations
 

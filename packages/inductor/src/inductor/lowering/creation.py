@@ -3,7 +3,7 @@
 None of them reads memory (random numbers read their seed), so they are computed where needed.
 """
 
-# ruff: noqa: ARG001, A002  # a lowering has its operator's signature
+# ruff: noqa: ARG001  # a lowering has its operator's signature
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Indices are checked where eager checks them, with the exception that eager raises.
 """
 
-# ruff: noqa: ARG001, A002  # a lowering has its operator's signature
+# ruff: noqa: ARG001  # a lowering has its operator's signature
 
 from __future__ import annotations
 

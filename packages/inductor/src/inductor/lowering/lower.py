@@ -67,7 +67,7 @@ class _GraphBuilder(Builder):
     def argument_fact(self, position: int) -> TensorFact:
         """What the graph promises of the current node's argument `position`."""
         assert self.node is not None
-        fact = self._facts[self.node.args[position]]  # type: ignore[index]
+        fact = self._facts[self.node.args[position]]
         assert isinstance(fact, TensorFact)
         return fact
 
@@ -205,10 +205,9 @@ def _attribute(
 
 def _call(builder: Builder, node: Node, fact: Any, environment: dict[Node, Any]) -> Any:
     target = node.target
-    if not _has_tensor(fact) and target is not operator.getitem:
-        # Integer arithmetic: the promised value is the expression itself.
-        if not isinstance(target, OpOverload) or isinstance(fact, (int, Expression)):
-            return fact
+    sizes = not isinstance(target, OpOverload) or isinstance(fact, (int, Expression))
+    if sizes and target is not operator.getitem and not _has_tensor(fact):
+        return fact  # integer arithmetic: the promised value is the expression itself
     args = _arguments(node.args, environment)
     if target is operator.getitem:
         return args[0][args[1]]

@@ -4,7 +4,7 @@ An operator computes in the dtype its operands promote to (float32 for half type
 the end, as eager's kernels do) and yields the dtype that the graph promises.
 """
 
-# ruff: noqa: ARG001, A002  # a lowering has its operator's signature
+# a lowering has its operator's signature
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Half types accumulate in float32 and are rounded once; integer sums are int64, as in eager.
 """
 
-# ruff: noqa: ARG001, A002  # a lowering has its operator's signature
+# ruff: noqa: ARG001  # a lowering has its operator's signature
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ A view never copies. On a stored value whose strides express it, it is a `View`;
 computed values, it is a function that maps coordinates of the result to coordinates of the base.
 """
 
-# ruff: noqa: ARG001, A002  # a lowering has its operator's signature
+# ruff: noqa: ARG001  # a lowering has its operator's signature
 
 from __future__ import annotations
 
@@ -72,9 +72,7 @@ def _stride_hint(builder: Builder, shape: Sequence[Size]) -> tuple[Size, ...] | 
 
 # ---- reshaping
 def _blocks(old: Sequence[Size], new: Sequence[Size]) -> list[tuple[list[int], list[int]]] | None:
-    """Pairs of runs of axes with equal products, axes of extent 1 left out; None if they don't
-    align.
-    """
+    """Pairs of runs of axes with equal products, less those of extent 1; None if they differ."""
     old_axes = [axis for axis, extent in enumerate(old) if extent != 1]
     new_axes = [axis for axis, extent in enumerate(new) if extent != 1]
     blocks: list[tuple[list[int], list[int]]] = []

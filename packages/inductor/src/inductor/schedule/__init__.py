@@ -1,5 +1,4 @@
-"""From loop nodes to kernels: who shares a kernel, in which order, how its loops run, in what
-memory.
+"""From loop nodes to kernels: who shares one, in which order, how loops run, in what memory.
 
 `build` makes the `Program`; `fusion` holds the one rule for sharing.
 """

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from inductor.errors import VerificationError
 from inductor.ir.kernel import Kernel, Program, Schedule
-from inductor.ir.nodes import Buffer, OperatorCall
+from inductor.ir.nodes import Buffer, OperatorCall, View
 from inductor.ir.verify import verify_body
 from inductor.schedule.fusion import fuse, ordered
 from inductor.schedule.kernels import make_kernel
@@ -31,7 +31,7 @@ def build(graph: Graph, *, fusing: bool = True) -> Program:
     for position, item in enumerate(items):
         for buffer in item.reads if isinstance(item, OperatorCall) else item.loads:
             readers.setdefault(buffer, set()).add(position)
-    outputs = {value.buffer for value in graph.outputs if hasattr(value, "buffer")}
+    outputs = {value.buffer for value in graph.outputs if isinstance(value, View)}
     steps: list[Step] = []
     for position, item in enumerate(items):
         if isinstance(item, OperatorCall):
@@ -84,6 +84,5 @@ def verify_program(program: Program) -> None:
                 raise VerificationError("scheduling", step.name, f"reads {name} too early")
         written |= writes
     for value in graph.outputs:
-        name = getattr(value, "buffer", None)
-        if name is not None and name not in written:
-            raise VerificationError("scheduling", "output", f"{name} is never written")
+        if isinstance(value, View) and value.buffer not in written:
+            raise VerificationError("scheduling", "output", f"{value.buffer} is never written")

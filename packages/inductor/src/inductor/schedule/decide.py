@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from inductor.analysis import body_work, coefficient
 from inductor.analysis.cost import buffer_bytes, smallest
-from inductor.ir.index import inner_symbols, is_expression, outer_symbols, product, storage_length
+from inductor.ir.index import inner_symbols, outer_symbols, product, storage_length
 from inductor.ir.kernel import Decisions, Tile, Vector
 
 if TYPE_CHECKING:
@@ -30,11 +30,12 @@ def decide(body: LoopBody, buffers: Mapping[str, Buffer]) -> Decisions:
     """All decisions of one kernel."""
     outer, inner = outer_symbols(body.ranges), inner_symbols(body.reduction_ranges)
     touched = [buffers[name] for name in sorted(body.reads | body.writes) if name in buffers]
-    tile = None
+    tile: Tile | None = None
+    vector: Vector | None = None
     if inner:
         vector = _reduction_vector(body, outer, inner)
-    else:
-        vector = Vector("outer", len(outer) - 1) if outer else None
+    elif outer:
+        vector = Vector("outer", len(outer) - 1)
         tile = _tile(body, outer, buffers)
     parallel = _parallel(body, vector)
     split = (
@@ -58,15 +59,18 @@ def decide(body: LoopBody, buffers: Mapping[str, Buffer]) -> Decisions:
 
 def _wide(buffer: Buffer) -> bool:
     length = storage_length(buffer.shape, buffer.stride)
-    return is_expression(length) or int(length) >= 2**31  # type: ignore[call-overload]
+    return not isinstance(length, int) or length >= 2**31
 
 
 def _contiguous(body: LoopBody, symbol: Symbol) -> int:
-    """How many accesses are contiguous in a variable, less those that jump."""
+    """How many accesses are contiguous in a variable, less those that jump.
+
+    Where there are sweeps, only what they access counts: the rest happens once a row.
+    """
     score = 0
     for stage in body.stages:
         if body.reduction_ranges and stage.level == "outer":
-            continue  # once for each row: nothing beside what the sweeps move
+            continue
         for operation in stage.operations:
             if operation.buffer is None or operation.index is None:
                 continue

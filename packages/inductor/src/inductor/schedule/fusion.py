@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from inductor.analysis.cost import buffer_bytes
 from inductor.ir.kernel import FusionNote
-from inductor.ir.nodes import LoopNode, OperatorCall
+from inductor.ir.nodes import LoopNode, OperatorCall, View
 from inductor.schedule.groups import Fit, Group, NodeInfo, apply, inspect, joined, new_group
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Fusion:
 
 def live_nodes(graph: Graph) -> list[LoopNode | OperatorCall]:
     """Nodes whose results somebody needs."""
-    needed = {value.buffer for value in graph.outputs if hasattr(value, "buffer")}
+    needed = {value.buffer for value in graph.outputs if isinstance(value, View)}
     kept: list[LoopNode | OperatorCall] = []
     for node in reversed(graph.nodes):
         if isinstance(node, OperatorCall):

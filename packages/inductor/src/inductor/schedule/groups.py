@@ -358,33 +358,24 @@ def _divided(
 ) -> Fit | None:
     """Outer and reduction loops of the new space, from where the reduction's variables went."""
     extent_of = dict(zip(theirs, extents, strict=True))
-    kept = [mapping[symbol] for symbol in info.outer]
-    summed = [mapping[symbol] for symbol in info.inner]
-    if not all(isinstance(value, Symbol) and value in extent_of for value in (*kept, *summed)):
-        return None
     positions = {symbol: position for position, symbol in enumerate(theirs)}
-    columns_last = bool(kept) and min(positions[s] for s in kept) > max(  # type: ignore[index]
-        positions[s]
-        for s in summed  # type: ignore[index]
-    )
-    accumulate = info.accumulates and columns_last
-    if accumulate:
+    kept = _plain_symbols(mapping, info.outer, positions)
+    summed = _plain_symbols(mapping, info.inner, positions)
+    if kept is None or summed is None:
+        return None
+    role: Role = info.node.kind
+    first, second = kept, summed
+    columns = [positions[symbol] for symbol in kept]
+    rows = [positions[symbol] for symbol in summed]
+    if info.accumulates and columns and min(columns) > max(rows):
         # Rows stay outside: a column sum runs along with the row-wise work.
-        outer_old, inner_old = sorted(summed, key=positions.get), kept  # type: ignore[arg-type]
-        inner_old = sorted(kept, key=positions.get)  # type: ignore[arg-type]
-        role: Role = "accumulate"
-    else:
-        outer_old, inner_old = kept, summed
-        role = info.node.kind
-    outer = tuple(extent_of[symbol] for symbol in outer_old)  # type: ignore[index]
-    inner = tuple(extent_of[symbol] for symbol in inner_old)  # type: ignore[index]
-    renamed: Mapping = dict(
-        zip(
-            (*outer_old, *inner_old),  # type: ignore[arg-type]
-            (*outer_symbols(outer), *inner_symbols(inner)),
-            strict=True,
-        )
-    )
+        first = sorted(summed, key=positions.__getitem__)
+        second = sorted(kept, key=positions.__getitem__)
+        role = "accumulate"
+    outer = tuple(extent_of[symbol] for symbol in first)
+    inner = tuple(extent_of[symbol] for symbol in second)
+    fresh = (*outer_symbols(outer), *inner_symbols(inner))
+    renamed: Mapping = dict(zip((*first, *second), fresh, strict=True))
     own = {symbol: substitute(value, renamed) for symbol, value in mapping.items()}
     moved = (
         renamed
@@ -393,6 +384,19 @@ def _divided(
     )
     del group
     return Fit(outer, inner, Member(info, own, role, "inner"), moved, "inner")
+
+
+def _plain_symbols(
+    mapping: Mapping, symbols: Sequence[Symbol], known: dict[Symbol, int]
+) -> list[Symbol] | None:
+    """The variables that `symbols` are mapped to; None where one is mapped to something else."""
+    found: list[Symbol] = []
+    for symbol in symbols:
+        value = mapping[symbol]
+        if not isinstance(value, Symbol) or value not in known:
+            return None
+        found.append(value)
+    return found
 
 
 def _conflict(group: Group, info: NodeInfo, fit: Fit) -> str | None:

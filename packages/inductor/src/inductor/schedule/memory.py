@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from inductor.analysis.cost import smallest
 from inductor.ir.index import is_expression, storage_length
 from inductor.ir.kernel import Kernel, MemoryPlan, Place
-from inductor.ir.nodes import OperatorCall
+from inductor.ir.nodes import OperatorCall, View
 from primtorch.symbolic import maximum
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ ALIGNMENT = 64
 def plan_memory(graph: Graph, steps: Sequence[Step]) -> MemoryPlan:
     """Places, arena size, allocations and releases by step."""
     first, last = _lifetimes(graph, steps)
-    outputs = {value.buffer for value in graph.outputs if hasattr(value, "buffer")}
+    outputs = {value.buffer for value in graph.outputs if isinstance(value, View)}
     inputs = {entry.name for entry in graph.inputs if entry.kind == "tensor"}
     operator_results = {
         name for step in steps if isinstance(step, OperatorCall) for name in step.writes
@@ -77,9 +77,8 @@ def _lifetimes(graph: Graph, steps: Sequence[Step]) -> tuple[dict[str, int], dic
         for name in reads:
             last[name] = number
     for value in graph.outputs:
-        name = getattr(value, "buffer", None)
-        if name is not None:
-            last[name] = len(steps)
+        if isinstance(value, View):
+            last[value.buffer] = len(steps)
     return first, last
 
 

@@ -137,8 +137,10 @@ def _plan(group: Group, buffers: Mapping[str, Buffer], escaping: AbstractSet[str
         slots.append(slot)
         for buffer in member.info.accesses.loads:
             origin = producer.get(buffer)
-            inner = origin is not None and group.members[origin].level == "inner"
-            if inner and group.members[origin].role != "reduction" and slots[origin] < slot:
+            if origin is None or slots[origin] >= slot:
+                continue
+            source = group.members[origin]
+            if source.level == "inner" and source.role != "reduction":
                 again.add(buffer)
         after = slot + 1 if member.role == "reduction" else slot
         last = max(last, after)
