@@ -69,18 +69,20 @@ def test_a_wrong_decomposition_is_found(runner):
 
     from primtorch import decomposition_table
 
-    silu = next(info for info in op_db if info.name == "nn.functional.silu")
-    def silu_columns(self):
-        out = self * self.sigmoid()
-        return out if out.dim() < 2 else out.transpose(-1, -2).contiguous().transpose(-1, -2)
+    hardswish = next(info for info in op_db if info.name == "nn.functional.hardswish")
+
+    def right(self):
+        return self * (self + 3).clamp(0, 6) / 6
 
     wrong = {
         "not close": lambda self: self * 0.5,
-        "dtype": lambda self: (self / ((-self).exp() + 1)).double(),
-        "stride": silu_columns,
+        "dtype": lambda self: right(self).double(),
+        "stride": lambda self: right(self).transpose(-1, -2).contiguous().transpose(-1, -2),
+        "": right,
     }
     for text, function in wrong.items():
-        table = decomposition_table("prims").extended({torch.ops.aten.silu.default: function})
-        failures, count = runner.run_pair(silu, torch.float32, table, 10, runner.Counter())
+        table = decomposition_table("prims").extended({torch.ops.aten.hardswish.default: function})
+        failures, count = runner.run_pair(hardswish, torch.float32, table, 2, runner.Counter())
         assert count
-        assert any(text in failure for failure in failures), (text, failures)
+        assert bool(failures) == bool(text)
+        assert all(text in failure for failure in failures), (text, failures)
