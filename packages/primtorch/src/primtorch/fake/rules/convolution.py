@@ -80,14 +80,40 @@ def convolution_shape(
     return tuple(result)
 
 
-def _convolution_strides(sizes: Sizes, x: TensorMeta, weight: TensorMeta, shape: Shape) -> Shape:
+def _convolution_strides(
+    sizes: Sizes,
+    x: TensorMeta,
+    weight: TensorMeta,
+    shape: Shape,
+    *,
+    transposed: bool,
+    output_padding: Sequence[Any],
+) -> Shape:
     """Channels-last if the library is and the input or the weight asks for it."""
-    if len(shape) not in (4, 5) or (x.dtype is torch.float64 and x.device.type == "cpu"):
+    if not _library_is_channels_last(x, len(shape), transposed, output_padding):
         return contiguous_strides(shape)
     for operand in (x, weight):
         if suggested_format(sizes, operand) is not torch.contiguous_format:
             return channels_last_strides(shape)
     return contiguous_strides(shape)
+
+
+def _library_is_channels_last(
+    x: TensorMeta, ndim: int, transposed: bool, output_padding: Sequence[Any]
+) -> bool:
+    """Whether the kernel that eager picks knows channels-last memory.
+
+    CPU: all kernels for images; for volumes only oneDNN, which has no float64 and isn't taken for
+    a transposed convolution with output padding. CUDA: cuDNN, except for float64.
+    """
+    if ndim not in (4, 5):
+        return False
+    if x.device.type != "cpu":
+        return x.dtype is not torch.float64
+    if ndim == 4:
+        return True
+    fast = x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+    return fast and not (transposed and any(pad != 0 for pad in output_padding))
 
 
 @shape_rule("convolution", "_convolution", "convolution_overrideable")
@@ -115,7 +141,10 @@ def convolution(
     shape = convolution_shape(
         sizes, inner, weight.shape, stride, padding, dilation, transposed, output_padding, groups
     )
-    result = TensorMeta(shape, _convolution_strides(sizes, x, weight, shape), x.dtype, x.device)
+    stride_ = _convolution_strides(
+        sizes, x, weight, shape, transposed=transposed, output_padding=output_padding
+    )
+    result = TensorMeta(shape, stride_, x.dtype, x.device)
     if batched:
         return result
     return result.contiguous(shape[1:])
@@ -137,19 +166,16 @@ def convolution_backward(
     output_mask: Sequence[bool],
 ) -> tuple[TensorMeta | None, ...]:
     """Gradients of input, weight and bias, each if its mask is set."""
-    del stride, padding, dilation, transposed, output_padding, groups
+    del stride, padding, dilation, groups
     results: list[TensorMeta | None] = []
     for wanted, operand in zip(output_mask, (x, weight), strict=False):
         if not wanted:
             results.append(None)
             continue
-        shape = operand.shape
-        stride_ = contiguous_strides(shape)
-        if len(shape) in (4, 5) and not (x.dtype is torch.float64 and x.device.type == "cpu"):
-            for source in (x, weight):
-                if suggested_format(sizes, source) is not torch.contiguous_format:
-                    stride_ = channels_last_strides(shape)
-        results.append(TensorMeta(shape, stride_, operand.dtype, operand.device))
+        stride_ = _convolution_strides(
+            sizes, x, weight, operand.shape, transposed=transposed, output_padding=output_padding
+        )
+        results.append(TensorMeta(operand.shape, stride_, operand.dtype, operand.device))
     bias = None
     if output_mask[2]:
         channels = tuple(bias_sizes) if bias_sizes is not None else (grad_output.shape[1],)
@@ -180,6 +206,8 @@ def _pooled(
     padding: Sequence[int],
     dilation: Sequence[int],
     ceil_mode: bool,
+    *,
+    keeps_format: bool,
 ) -> TensorMeta:
     if x.ndim not in (rank + 1, rank + 2):
         raise RuntimeError(
@@ -205,7 +233,7 @@ def _pooled(
         lengths.append(length)
     shape = (*x.shape[:-rank], *lengths)
     stride_ = contiguous_strides(shape)
-    if rank > 1 and x.ndim == rank + 2:
+    if keeps_format and x.ndim == rank + 2:
         stride_ = format_strides(sizes, x, shape, suggested_format(sizes, x))
     return TensorMeta(shape, stride_, x.dtype, x.device)
 
@@ -220,7 +248,9 @@ def _max_pool(rank: int) -> Any:
         dilation: Sequence[int] = (1,),
         ceil_mode: bool = False,
     ) -> tuple[TensorMeta, TensorMeta]:
-        result = _pooled(sizes, x, rank, kernel_size, stride, padding, dilation, ceil_mode)
+        result = _pooled(
+            sizes, x, rank, kernel_size, stride, padding, dilation, ceil_mode, keeps_format=True
+        )
         return result, result.with_dtype(torch.int64)
 
     return rule
@@ -244,7 +274,9 @@ def _average_pool(rank: int) -> Any:
         del count_include_pad
         if divisor_override == 0:
             raise RuntimeError("divisor must be not zero")
-        return _pooled(sizes, x, rank, kernel_size, stride, padding, (1,), ceil_mode)
+        return _pooled(
+            sizes, x, rank, kernel_size, stride, padding, (1,), ceil_mode, keeps_format=rank == 2
+        )
 
     return rule
 
@@ -270,12 +302,16 @@ def pool2d_backward(sizes: Sizes, grad_output: TensorMeta, x: TensorMeta, *args:
     )
 
 
-@shape_rule(
-    "max_pool3d_with_indices_backward",
-    "avg_pool3d_backward",
-    "_adaptive_avg_pool3d_backward",
-    "adaptive_max_pool3d_backward",
-)
+@shape_rule("avg_pool3d_backward", "_adaptive_avg_pool3d_backward", "adaptive_max_pool3d_backward")
+def row_major_backward(
+    sizes: Sizes, grad_output: TensorMeta, x: TensorMeta, *args: Any
+) -> TensorMeta:
+    """The gradient of the input, row-major."""
+    del sizes, grad_output, args
+    return x.contiguous()
+
+
+@shape_rule("max_pool3d_with_indices_backward")
 def pool3d_backward(sizes: Sizes, grad_output: TensorMeta, x: TensorMeta, *args: Any) -> TensorMeta:
     """The gradient of the input, in the input's memory format."""
     del grad_output, args
@@ -291,7 +327,7 @@ def _adaptive(rank: int, *, with_index: bool) -> Any:
         lengths = spread(output_size, rank)
         shape = (*x.shape[:-rank], *lengths)
         stride = contiguous_strides(shape)
-        if x.ndim == rank + 2 and rank > 1:
+        if x.ndim == 4 and rank == 2:
             stride = format_strides(sizes, x, shape, suggested_format(sizes, x))
         result = TensorMeta(shape, stride, x.dtype, x.device)
         return (result, result.with_dtype(torch.int64)) if with_index else result

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from primtorch.fake.geometry import (
+    broadcast,
     common_device,
     format_strides,
     suggested_format,
@@ -375,8 +376,14 @@ def fill(sizes: Sizes, x: TensorMeta, value: Any) -> TensorMeta:
 
 
 # ---------------------------------------------------------------- random numbers like a tensor
+@shape_rule("bernoulli")
+def bernoulli(sizes: Sizes, x: TensorMeta, **rest: Any) -> TensorMeta:
+    """Zeros and ones drawn with the probabilities x, row-major."""
+    del sizes, rest
+    return x.contiguous()
+
+
 @shape_rule(
-    "bernoulli",
     "bernoulli.p",
     "bernoulli.Tensor",
     "uniform",
@@ -416,9 +423,23 @@ def normal_float(
 
 @shape_rule("normal.Tensor_float")
 def normal_tensor(sizes: Sizes, mean: TensorMeta, std: float = 1, **rest: Any) -> TensorMeta:
-    """Normal random numbers around each mean."""
-    del std, rest
-    return clone(sizes, mean)
+    """Normal random numbers around each mean, row-major."""
+    del sizes, std, rest
+    return mean.contiguous()
+
+
+@shape_rule("normal.float_Tensor")
+def normal_deviations(sizes: Sizes, mean: float, std: TensorMeta, **rest: Any) -> TensorMeta:
+    """Normal random numbers with each deviation, row-major."""
+    del sizes, mean, rest
+    return std.contiguous()
+
+
+@shape_rule("normal.Tensor_Tensor")
+def normal_tensors(sizes: Sizes, mean: TensorMeta, std: TensorMeta, **rest: Any) -> TensorMeta:
+    """Normal random numbers around each mean with each deviation, row-major."""
+    del rest
+    return mean.contiguous(broadcast(sizes, mean.shape, std.shape))
 
 
 @shape_rule("native_dropout")
@@ -438,8 +459,9 @@ def native_dropout_backward(
     sizes: Sizes, grad_output: TensorMeta, mask: TensorMeta, scale: float
 ) -> TensorMeta:
     """The gradient where the mask is set."""
-    del mask, scale
-    return clone(sizes, grad_output)
+    del mask
+    result = clone(sizes, grad_output)
+    return result.with_dtype(result_dtype((grad_output, scale)))
 
 
 @shape_rule("multinomial")
@@ -498,9 +520,14 @@ def stack(sizes: Sizes, tensors: Sequence[TensorMeta], dim: int = 0) -> TensorMe
                 f"stack expects each tensor to be equal size, but got {list(first.shape)} at entry "
                 f"0 and {list(meta.shape)} at entry {index}"
             )
-    shape = (*first.shape[:position], len(tensors), *first.shape[position:])
-    return TensorMeta(
-        shape, contiguous_strides(shape), result_dtype(tensors), common_device(tensors)
+    return cat(sizes, [_with_new_dimension(meta, position) for meta in tensors], position)
+
+
+def _with_new_dimension(x: TensorMeta, position: int) -> TensorMeta:
+    step = x.shape[position] * x.stride[position] if position < x.ndim else 1
+    return x.strided(
+        (*x.shape[:position], 1, *x.shape[position:]),
+        (*x.stride[:position], step, *x.stride[position:]),
     )
 
 
@@ -546,22 +573,16 @@ def rot90(sizes: Sizes, x: TensorMeta, k: int = 1, dims: Sequence[int] = (0, 1))
 
 
 # ---------------------------------------------------------------- scatter of slices
-@shape_rule("slice_scatter", "select_scatter", "diagonal_scatter")
+@shape_rule("slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter")
 def slice_scatter(
     sizes: Sizes, x: TensorMeta, src: TensorMeta, *args: Any, **kwargs: Any
 ) -> TensorMeta:
-    """A copy of x with one part replaced."""
+    """A copy of x with one part replaced; the copy has the strides of x, gaps included."""
     del src, args, kwargs
-    return clone(sizes, x)
-
-
-@shape_rule("as_strided_scatter")
-def as_strided_scatter(
-    sizes: Sizes, x: TensorMeta, src: TensorMeta, *args: Any, **kwargs: Any
-) -> TensorMeta:
-    """A copy of x with strided elements replaced."""
-    del src, args, kwargs
-    return clone(sizes, x)
+    for size, step in zip(x.shape, x.stride, strict=True):
+        if step == 0 and size != 1:  # overlapping memory is made dense
+            return clone(sizes, x)
+    return x
 
 
 @shape_rule("slice_backward", "select_backward", "diagonal_backward", "unfold_backward")

@@ -114,7 +114,7 @@ def gather(
     """Elements picked along a dimension; shaped as the index."""
     del sizes, sparse_grad
     wrap_dimension(dim, x.ndim)
-    if index.dtype not in (torch.int64, torch.int32):
+    if 0 not in index.shape and index.dtype not in (torch.int64, torch.int32):
         raise RuntimeError("gather(): Expected dtype int32/int64 for index")
     if max(x.ndim, 1) != max(index.ndim, 1) and 0 not in index.shape:
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
@@ -131,12 +131,16 @@ def gather(
     "index_add",
     "index_copy",
     "index_reduce",
-    "put",
-    "index_fill.int_Scalar",
-    "index_fill.int_Tensor",
 )
 def scatter(sizes: Sizes, x: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
-    """A copy of x with elements replaced or added to."""
+    """A row-major copy of x with elements replaced or added to."""
+    del sizes, args, kwargs
+    return x.contiguous()
+
+
+@shape_rule("put", "index_fill.int_Scalar", "index_fill.int_Tensor")
+def index_fill(sizes: Sizes, x: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
+    """A copy of x with elements replaced, in the memory order of x."""
     del args, kwargs
     return _cloned(sizes, x)
 
@@ -216,10 +220,11 @@ def embedding_bag(
     fast = (
         weight.device.type == "cpu"
         and padding_idx < 0
-        and mode in (0, 1)
         and weight.stride[-1] == 1
+        and weight.dtype in (torch.float32, torch.float16, torch.bfloat16)
+        and (per_sample_weights is None or per_sample_weights.stride[0] == 1)
     )
-    picked = 0 if fast and (mode != 0 or per_sample_weights is None) else indices.shape[0]
+    picked = 0 if fast and mode == 0 else indices.shape[0]
     if mode == 2:
         maxima: Shape = (bags, weight.shape[1])
     else:
@@ -230,6 +235,15 @@ def embedding_bag(
         offsets.contiguous((bags,)),
         offsets.contiguous(maxima),
     )
+
+
+@shape_rule("masked_scatter")
+def masked_scatter(sizes: Sizes, x: TensorMeta, mask: TensorMeta, source: TensorMeta) -> TensorMeta:
+    """Values of the source, in order, where the mask is set."""
+    del source
+    shape = broadcast(sizes, x.shape, mask.shape)
+    del sizes
+    return x.contiguous(shape)
 
 
 @shape_rule("one_hot")
@@ -261,9 +275,9 @@ def constant_pad_nd(
             )
         shape[dimension] = length
     if all(isinstance(p, int) and p <= 0 for p in pad):
-        stride = format_strides(sizes, x, tuple(shape), torch.contiguous_format)
-        if tuple(shape) == x.shape:
-            stride = format_strides(sizes, x, x.shape, None)
+        # Only cut: eager copies a slice, which keeps the order of the strides.
+        cut = TensorMeta(tuple(shape), x.stride, x.dtype, x.device)
+        stride = format_strides(sizes, cut, cut.shape, None)
         return TensorMeta(tuple(shape), stride, x.dtype, x.device)
     stride = format_strides(sizes, x, tuple(shape), suggested_format(sizes, x))
     return TensorMeta(tuple(shape), stride, x.dtype, x.device)
@@ -366,13 +380,9 @@ for _name, _rank in {
 
 @shape_rule("grid_sampler_2d", "grid_sampler_3d")
 def grid_sampler(sizes: Sizes, x: TensorMeta, grid: TensorMeta, *args: Any) -> TensorMeta:
-    """Samples of x at the grid's points."""
-    del args
-    shape = (*x.shape[:2], *grid.shape[1:-1])
-    stride = x.contiguous(shape).stride
-    if x.ndim == 4 and x.device.type == "cpu":
-        stride = format_strides(sizes, x, shape, suggested_format(sizes, x))
-    return TensorMeta(shape, stride, x.dtype, x.device)
+    """Samples of x at the grid's points, row-major."""
+    del sizes, args
+    return x.contiguous((*x.shape[:2], *grid.shape[1:-1]))
 
 
 def _shuffled(sizes: Sizes, x: TensorMeta, factor: int, *, up: bool) -> TensorMeta:
@@ -400,6 +410,27 @@ def pixel_shuffle(sizes: Sizes, x: TensorMeta, upscale_factor: int) -> TensorMet
 def pixel_unshuffle(sizes: Sizes, x: TensorMeta, downscale_factor: int) -> TensorMeta:
     """Space to channels."""
     return _shuffled(sizes, x, downscale_factor, up=False)
+
+
+@shape_rule("channel_shuffle", "native_channel_shuffle")
+def channel_shuffle(sizes: Sizes, x: TensorMeta, groups: int) -> TensorMeta:
+    """Channels interleaved from groups."""
+    del groups
+    stride = format_strides(sizes, x, x.shape, suggested_format(sizes, x))
+    return TensorMeta(x.shape, stride, x.dtype, x.device)
+
+
+@shape_rule("max_unpool2d")
+def max_unpool2d(
+    sizes: Sizes, x: TensorMeta, indices: TensorMeta, output_size: Sequence[Any]
+) -> TensorMeta:
+    """Maxima put back where they came from."""
+    del indices
+    shape = (*x.shape[:-2], *output_size)
+    stride = x.contiguous(shape).stride
+    if x.ndim == 4:
+        stride = format_strides(sizes, x, shape, suggested_format(sizes, x))
+    return TensorMeta(shape, stride, x.dtype, x.device)
 
 
 @shape_rule("glu")

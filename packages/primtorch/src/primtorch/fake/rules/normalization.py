@@ -157,8 +157,6 @@ def _batch_norm(
     sizes: Sizes, x: TensorMeta, weight: TensorMeta | None, training: bool
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
     stride = format_strides(sizes, x, x.shape, suggested_format(sizes, x))
-    if len(x.shape) not in (4, 5):
-        stride = format_strides(sizes, x, x.shape, None)
     output = TensorMeta(x.shape, stride, x.dtype, x.device)
     mixed = weight is not None and weight.dtype is not x.dtype
     dtype = weight.dtype if mixed and weight is not None else x.dtype
@@ -254,6 +252,38 @@ def native_batch_norm_functional(
     )
 
 
+@shape_rule("_batch_norm_with_update")
+def batch_norm_with_update(
+    sizes: Sizes,
+    x: TensorMeta,
+    weight: TensorMeta | None,
+    bias: TensorMeta | None,
+    running_mean: TensorMeta,
+    running_var: TensorMeta,
+    momentum: float,
+    eps: float,
+) -> tuple[TensorMeta, ...]:
+    """Batch norm in training that writes the running statistics; with a reserve of bytes."""
+    del bias, running_mean, running_var, momentum, eps
+    return (*_batch_norm(sizes, x, weight, training=True), x.contiguous((0,), torch.uint8))
+
+
+@shape_rule("_batch_norm_no_update")
+def batch_norm_no_update(
+    sizes: Sizes,
+    x: TensorMeta,
+    weight: TensorMeta | None,
+    bias: TensorMeta | None,
+    running_mean: TensorMeta | None,
+    running_var: TensorMeta | None,
+    momentum: float,
+    eps: float,
+) -> tuple[TensorMeta, ...]:
+    """Batch norm by the running statistics; with a reserve of bytes."""
+    del bias, running_mean, running_var, momentum, eps
+    return (*_batch_norm(sizes, x, weight, training=False), x.contiguous((0,), torch.uint8))
+
+
 @shape_rule("cudnn_batch_norm")
 def cudnn_batch_norm(
     sizes: Sizes,
@@ -295,6 +325,29 @@ def native_batch_norm_backward(
         TensorMeta(x.shape, stride, x.dtype, x.device) if output_mask[0] else None,
         channels if output_mask[1] else None,
         channels if output_mask[2] else None,
+    )
+
+
+@shape_rule("batch_norm_backward")
+def batch_norm_backward(
+    sizes: Sizes,
+    grad_out: TensorMeta,
+    x: TensorMeta,
+    weight: TensorMeta | None,
+    running_mean: TensorMeta | None,
+    running_var: TensorMeta | None,
+    save_mean: TensorMeta | None,
+    save_var: TensorMeta | None,
+    update: bool,
+    eps: float,
+    output_mask: Sequence[bool],
+    reserve: TensorMeta,
+) -> tuple[TensorMeta | None, ...]:
+    """As native_batch_norm_backward, with a reserve of bytes that is passed over."""
+    del reserve
+    statistics = (running_mean, running_var, save_mean, save_var)
+    return native_batch_norm_backward(
+        sizes, grad_out, x, weight, *statistics, update, eps, output_mask
     )
 
 

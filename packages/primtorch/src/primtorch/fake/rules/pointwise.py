@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from primtorch.fake.geometry import broadcast, common_device, pointwise_strides
+from primtorch.fake.geometry import (
+    broadcast,
+    common_device,
+    format_strides,
+    pointwise_strides,
+)
 from primtorch.fake.meta import TensorMeta
 from primtorch.fake.promotion import floating, real_of, result_dtype
 from primtorch.fake.registry import register, shape_rule
@@ -21,7 +26,9 @@ if TYPE_CHECKING:
     from primtorch.symbolic import Sizes
 
 
-def pointwise(sizes: Sizes, operands: Sequence[Any], dtype: torch.dtype) -> TensorMeta:
+def pointwise(
+    sizes: Sizes, operands: Sequence[Any], dtype: torch.dtype, common: torch.dtype | None = None
+) -> TensorMeta:
     """The result of a pointwise operator on these operands; others than tensors are scalars."""
     tensors = [operand for operand in operands if operand.__class__ is TensorMeta]
     first = tensors[0]
@@ -30,13 +37,22 @@ def pointwise(sizes: Sizes, operands: Sequence[Any], dtype: torch.dtype) -> Tens
     else:
         shape = broadcast(sizes, *[tensor.shape for tensor in tensors])
         device = common_device(tensors)
+    if common is not None and device.type == "cpu":
+        # On the CPU operands of other dtypes are cast first, and a cast makes overlapping or
+        # gappy memory dense.
+        tensors = [m if m.dtype is common else _cast(sizes, m) for m in tensors]
     return TensorMeta(shape, pointwise_strides(sizes, shape, tensors), dtype, device)
+
+
+def _cast(sizes: Sizes, x: TensorMeta) -> TensorMeta:
+    return TensorMeta(x.shape, format_strides(sizes, x, x.shape, None), x.dtype, x.device)
 
 
 def _same(sizes: Sizes, *args: Any, **kwargs: Any) -> TensorMeta:
     """Computes and returns in the promoted dtype of all tensors and numbers."""
     del kwargs
-    return pointwise(sizes, args, result_dtype(args))
+    dtype = result_dtype(args)
+    return pointwise(sizes, args, dtype, dtype)
 
 
 def _kept(sizes: Sizes, *args: Any, **kwargs: Any) -> TensorMeta:
@@ -49,7 +65,8 @@ def _kept(sizes: Sizes, *args: Any, **kwargs: Any) -> TensorMeta:
 def _floated(sizes: Sizes, *args: Any, **kwargs: Any) -> TensorMeta:
     """As `_same`, with integers promoted to the default floating dtype."""
     del kwargs
-    return pointwise(sizes, args, floating(result_dtype(args)))
+    dtype = floating(result_dtype(args))
+    return pointwise(sizes, args, dtype, dtype)
 
 
 def _kept_floated(sizes: Sizes, *args: Any, **kwargs: Any) -> TensorMeta:
@@ -62,7 +79,7 @@ def _kept_floated(sizes: Sizes, *args: Any, **kwargs: Any) -> TensorMeta:
 def _truth(sizes: Sizes, *args: Any, **kwargs: Any) -> TensorMeta:
     """Returns bool."""
     del kwargs
-    return pointwise(sizes, args, torch.bool)
+    return pointwise(sizes, args, torch.bool, result_dtype(args))
 
 
 def _real(sizes: Sizes, x: TensorMeta) -> TensorMeta:
@@ -80,7 +97,7 @@ _for_overloads(
     _kept,
     """neg relu sign sgn ceil floor trunc frac bitwise_not positive square conj_physical nan_to_num
     hardtanh hardswish hardsigmoid elu celu leaky_relu gelu silu mish softplus softshrink
-    hardshrink threshold relu6 prelu rrelu_with_noise_functional _conj_physical fill masked_scatter
+    hardshrink threshold relu6 prelu rrelu_with_noise_functional _conj_physical fill
     _prelu_kernel""",
     "default",
 )
@@ -93,7 +110,7 @@ _for_overloads(
     rad2deg deg2rad special_bessel_j0 special_bessel_j1 special_bessel_y0 special_bessel_y1
     special_modified_bessel_i0 special_modified_bessel_i1 special_modified_bessel_k0
     special_modified_bessel_k1 special_scaled_modified_bessel_k0 special_scaled_modified_bessel_k1
-    special_airy_ai special_spherical_bessel_j0 mvlgamma""",
+    special_airy_ai special_spherical_bessel_j0""",
     "default",
 )
 _for_overloads(_truth, "isposinf isneginf isinf isnan isfinite logical_not signbit", "default")
@@ -105,8 +122,8 @@ _for_overloads(
     floor_divide""",
     "Tensor Scalar Scalar_Tensor",
 )
-_for_overloads(_same, "pow", "Tensor_Tensor Tensor_Scalar Scalar")
-_for_overloads(_same, "maximum minimum fmax fmin gcd lcm hypot nextafter", "default")
+_for_overloads(_same, "pow", "Tensor_Tensor Tensor_Scalar")
+_for_overloads(_same, "floor_divide maximum minimum fmax fmin gcd lcm hypot nextafter", "default")
 _for_overloads(_kept, "_add_relu", "Tensor Scalar")
 _for_overloads(_floated, "div true_divide copysign", "Tensor Scalar")
 _for_overloads(_floated, "atan2 logaddexp logaddexp2 igamma igammac", "default")
@@ -168,37 +185,34 @@ def addcdiv(
 @shape_rule("where.self")
 def where(sizes: Sizes, condition: TensorMeta, x: TensorMeta, other: TensorMeta) -> TensorMeta:
     """Elements of x or other; the condition takes part in the memory order."""
-    tensors = [m for m in (condition, x, other) if m.device.type != "cpu"] or [condition]
-    result = pointwise(sizes, (condition, x, other), result_dtype((x, other)))
-    del tensors
-    return result
+    return pointwise(sizes, (condition, x, other), result_dtype((x, other)))
 
 
 @shape_rule("masked_fill.Scalar", "masked_fill.Tensor")
 def masked_fill(sizes: Sizes, x: TensorMeta, mask: TensorMeta, value: Any) -> TensorMeta:
-    """Keep x where the mask is false; x is expanded, then copied keeping its order."""
+    """Keep x where the mask is false, in row-major memory."""
     if mask.dtype is not torch.bool:
         raise RuntimeError(
             f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}"
         )
     del value
-    shape = broadcast(sizes, x.shape, mask.shape)
-    if shape == x.shape:
-        return TensorMeta(shape, pointwise_strides(sizes, shape, (x,)), x.dtype, x.device)
-    return TensorMeta(shape, pointwise_strides(sizes, shape, (x,)), x.dtype, x.device)
+    return x.contiguous(broadcast(sizes, x.shape, mask.shape))
 
 
 @shape_rule("log_sigmoid_forward")
 def log_sigmoid_forward(sizes: Sizes, x: TensorMeta) -> tuple[TensorMeta, TensorMeta]:
     """(output, buffer); the CPU keeps exp(-|x|) in the buffer, CUDA nothing."""
-    result = TensorMeta(x.shape, pointwise_strides(sizes, x.shape, (x,)), x.dtype, x.device)
-    return result, (result if x.device.type == "cpu" else x.contiguous((0,)))
+    if x.device.type == "cpu":
+        return x.contiguous(), x.contiguous()
+    return pointwise(sizes, (x,), x.dtype), x.contiguous((0,))
 
 
 @shape_rule("angle")
 def angle(sizes: Sizes, x: TensorMeta) -> TensorMeta:
     """The argument of each number."""
-    return pointwise(sizes, (x,), floating(real_of(x.dtype)))
+    if x.dtype.is_complex:
+        return x.contiguous(x.shape, real_of(x.dtype))
+    return pointwise(sizes, (x,), floating(x.dtype))
 
 
 @shape_rule("complex")
@@ -226,9 +240,32 @@ def _loss_backward(sizes: Sizes, grad: TensorMeta, x: TensorMeta, *rest: Any) ->
     return pointwise(sizes, (grad, x, *rest[:1]), result_dtype(tensors))
 
 
-for _name in ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward"):
+for _name in ("mse_loss_backward", "smooth_l1_loss_backward"):
     register(_loss_backward, _name)
 register(partial(_loss_backward), "soft_margin_loss_backward")
+
+
+@shape_rule("huber_loss_backward")
+def huber_loss_backward(
+    sizes: Sizes, grad: TensorMeta, x: TensorMeta, target: TensorMeta, *args: Any
+) -> TensorMeta:
+    """The gradient of the input, row-major."""
+    del grad, args
+    return x.contiguous(broadcast(sizes, x.shape, target.shape))
+
+
+@shape_rule("pow.Scalar")
+def pow_scalar(sizes: Sizes, base: Any, exponent: TensorMeta) -> TensorMeta:
+    """A number to the power of each element, row-major."""
+    del sizes
+    return exponent.contiguous(exponent.shape, result_dtype((base, exponent)))
+
+
+@shape_rule("mvlgamma")
+def mvlgamma(sizes: Sizes, x: TensorMeta, p: int) -> TensorMeta:
+    """The multivariate log-gamma function, row-major."""
+    del sizes, p
+    return x.contiguous(x.shape, floating(x.dtype))
 
 
 def _loss(sizes: Sizes, x: TensorMeta, target: TensorMeta, reduction: int = 1, *rest: Any) -> Any:

@@ -8,7 +8,9 @@ import torch
 
 from primtorch.fake.geometry import broadcast, common_device
 from primtorch.fake.meta import Shape, TensorMeta
+from primtorch.fake.promotion import result_dtype
 from primtorch.fake.registry import shape_rule
+from primtorch.fake.rules.pointwise import pointwise
 from primtorch.symbolic import Expression, Sizes, contiguous_strides
 
 if TYPE_CHECKING:
@@ -144,8 +146,10 @@ def addr(
     sizes: Sizes, x: TensorMeta, vec1: TensorMeta, vec2: TensorMeta, **kwargs: Any
 ) -> TensorMeta:
     """Add the outer product."""
-    del sizes, kwargs
-    return x.contiguous((vec1.shape[0], vec2.shape[0]))
+    del kwargs
+    column = vec1.strided((vec1.shape[0], 1), (vec1.stride[0], 0))
+    row = vec2.strided((1, vec2.shape[0]), (0, vec2.stride[0]))
+    return pointwise(sizes, (x, column, row), result_dtype((x, vec1, vec2)))
 
 
 @shape_rule("linear")

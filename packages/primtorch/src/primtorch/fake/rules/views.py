@@ -497,6 +497,8 @@ def view_as_complex(sizes: Sizes, x: TensorMeta) -> TensorMeta:
     del sizes
     if not x.shape or x.shape[-1] != 2:
         raise RuntimeError("Tensor must have a last dimension of size 2")
+    if x.stride[-1] != 1:
+        raise RuntimeError("Tensor must have a last dimension with stride 1")
     return TensorMeta(
         x.shape[:-1],
         tuple(step // 2 for step in x.stride[:-1]),
@@ -534,7 +536,7 @@ for _name, _rule in {
     "split_copy.Tensor": split,
     "split_with_sizes_copy": split_with_sizes,
     "unbind_copy.int": unbind,
-    "view_copy": view,
+    "view_copy": reshape,
     "alias_copy": alias,
     "detach_copy": alias,
 }.items():

@@ -1,0 +1,86 @@
+"""Shape rules equal eager: a shard of the operator database in five memory orders."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.testing._internal.common_methods_invocations import op_db
+
+from primtorch.errors import RegistrationError
+from primtorch.fake import RULES, infer, meta_of, shape_rule
+
+_SPEC = importlib.util.spec_from_file_location(
+    "operator_database", Path(__file__).with_name("operator_database.py")
+)
+database = importlib.util.module_from_spec(_SPEC)
+sys.modules["operator_database"] = database
+_SPEC.loader.exec_module(database)
+
+# Overloads whose inferred metadata is known to differ somewhere; the list only shrinks.
+KNOWN_WRONG = {
+    "aten._fft_c2c.default": "memory order of an expanded input (pocketfft's own copy)",
+    "aten._fft_r2c.default": "memory order of an expanded input (pocketfft's own copy)",
+    "aten._fft_c2r.default": "memory order of a permuted input (pocketfft's own copy)",
+    "aten.sum.default": "eager has no kernel for complex32 on the CPU",
+    "aten.as_strided_scatter.default": "eager asserts on non-contiguous inputs under autograd",
+    "aten.native_group_norm.default": "eager refuses non-contiguous inputs",
+    "aten.convolution.default": "transposed bfloat16 volumes with output padding",
+    "aten.stack.default": "ambiguous channels-last strides",
+}
+NAMES = sorted({info.name for info in op_db})
+
+
+@pytest.mark.parametrize("layout", ["plain", "reversed", "channels_last", "sliced", "swapped"])
+def test_shard_of_the_operator_database(layout: str) -> None:
+    order = ["plain", "reversed", "channels_last", "sliced", "swapped"].index(layout)
+    comparison = database.Comparison()
+    database.sweep(comparison, NAMES[order::25], 2, backward=True, layout=layout)
+    wrong = {name: found for name, found in comparison.wrong.items() if name not in KNOWN_WRONG}
+    assert wrong == {}
+    assert sum(comparison.right.values()) > 300
+
+
+def test_two_rules_for_one_operator_are_refused() -> None:
+    assert len(RULES) > 300
+    with pytest.raises(RegistrationError, match="already"):
+        shape_rule("add.Tensor")(lambda sizes, x, y: x)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x, w: torch.conv2d(x, w, padding=1),
+        lambda x, w: torch.nn.functional.conv_transpose2d(x, w.transpose(0, 1)),
+        lambda x, w: torch.nn.functional.max_pool2d(torch.relu(x), 3, 2, 1),
+        lambda x, w: torch.nn.functional.batch_norm(x, None, None, training=True),
+        lambda x, w: torch.nn.functional.interpolate(x, scale_factor=2, mode="bilinear"),
+        lambda x, w: torch.cat([x, x * 2], 1).mean((2, 3)),
+        lambda x, w: (x + x.mean(1, keepdim=True)).permute(0, 2, 3, 1).reshape(-1, 4),
+        lambda x, w: torch.nn.functional.pixel_shuffle(x, 2),
+    ],
+)
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_images_forward_and_backward(program, memory_format, dtype) -> None:
+    x = torch.randn(2, 4, 8, 6, dtype=dtype).contiguous(memory_format=memory_format)
+    w = torch.randn(4, 4, 3, 3, dtype=dtype)
+    comparison = database.Comparison()
+    x.requires_grad_()
+    w.requires_grad_()
+    with comparison:
+        program(x, w).sum().backward()
+    assert comparison.wrong == {}
+
+
+def test_wrong_arguments_raise_what_eager_raises() -> None:
+    meta = meta_of(torch.randn(3, 4))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        infer(torch.ops.aten.mm.default, (meta, meta))
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        infer(torch.ops.aten.sum.dim_IntList, (meta, [5]))
+    with pytest.raises(RuntimeError, match="must match the size"):
+        infer(torch.ops.aten.add.Tensor, (meta, meta_of(torch.randn(3, 5))))
