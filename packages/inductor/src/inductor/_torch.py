@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["dtype_code", "library_paths"]
+__all__ = ["device_code", "dtype_code", "gpu_library_path", "library_paths"]
 
 
 @lru_cache(maxsize=1)
@@ -33,3 +33,21 @@ def dtype_code(dtype: torch.dtype) -> int:
     function = getattr(library, "aoti_torch_dtype_" + str(dtype).removeprefix("torch."))
     function.restype = ctypes.c_int32
     return int(function())
+
+
+@lru_cache(maxsize=8)
+def device_code(kind: str) -> int:
+    """The number by which the C ABI knows a type of device ("cpu", "cuda").
+
+    Raises:
+        AttributeError: if this torch has no such device.
+    """
+    library = ctypes.CDLL(library_paths()[0])
+    function = getattr(library, f"aoti_torch_device_type_{kind}")
+    function.restype = ctypes.c_int32
+    return int(function())
+
+
+def gpu_library_path() -> str:
+    """Path of the library that holds torch's CUDA operators."""
+    return str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")

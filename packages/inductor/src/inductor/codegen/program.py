@@ -13,9 +13,17 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from inductor._torch import dtype_code
+import torch
+
+from inductor._torch import device_code, dtype_code
 from inductor.codegen.cpp import CppKernel, kernel_source
 from inductor.codegen.direct import direct_call
+from inductor.codegen.gpu_kernels import (
+    LoadedKernel,
+    gpu_direct_calls,
+    load_kernels,
+    triton_source,
+)
 from inductor.ir import Kernel, OperatorCall, View
 from inductor.runtime.cpp_build import KernelSource, library_for
 from inductor.runtime.errors import BuildError
@@ -63,8 +71,13 @@ def schedule_kernels(program: Program) -> tuple[Kernel, ...]:
 
 
 def kernel_texts(program: Program) -> dict[str, str]:
-    """The C++ of each kernel by its name, for people to read."""
-    return {kernel.name: kernel_source(kernel).text for kernel in schedule_kernels(program)}
+    """The source of each kernel by its name, for people to read: C++, or Triton for a GPU."""
+    return {
+        kernel.name: kernel_source(kernel).text
+        if kernel.device.type == "cpu"
+        else triton_source(kernel).text
+        for kernel in schedule_kernels(program)
+    }
 
 
 @lru_cache(maxsize=64)
@@ -81,28 +94,54 @@ def compile_program(program: Program, graph: GraphModule, settings: BuildSetting
         _warn_once(str(error))
         return reference
     native = native_launcher()
+    if native is None and program_device(program).type != "cpu":
+        _warn_once("a GPU program needs the C launcher, which was not built: install a C compiler")
+        return reference
     if native is None:
         from inductor.codegen.program_python import (
             PythonLauncher,
         )  # only where the extension is missing
 
-        return PythonLauncher(program, built, reference)
-    return _Encoder(program, built, native).launcher(reference)
+        on_cpu = {name: made for name, made in built.items() if isinstance(made, BuiltKernel)}
+        return PythonLauncher(program, on_cpu, reference)
+    try:
+        return _Encoder(program, built, native).launcher(reference)
+    except BuildError as error:  # the GPU's part of the launcher can't be set up
+        _warn_once(str(error))
+        return reference
 
 
-def build_kernels(program: Program, settings: BuildSettings) -> dict[str, BuiltKernel]:
-    """Print and compile all kernels of `program`.
+def build_kernels(
+    program: Program, settings: BuildSettings
+) -> dict[str, BuiltKernel | LoadedKernel]:
+    """Print and compile all kernels of `program`, those of the CPU as C++, those of a GPU as Triton.
 
     Raises:
-        BuildError: if the compiler is missing or fails.
+        BuildError: if a compiler is missing or fails.
     """
     kernels = schedule_kernels(program)
-    sources = [kernel_source(kernel) for kernel in kernels]
+    on_gpu = load_kernels([k for k in kernels if k.device.type != "cpu"], settings)
+    on_cpu = [kernel for kernel in kernels if kernel.device.type == "cpu"]
+    if not on_cpu:
+        return {**on_gpu}
+    sources = [kernel_source(kernel) for kernel in on_cpu]
     addresses = library_for(settings).addresses([KernelSource(source.text) for source in sources])
-    return {
-        kernel.name: BuiltKernel(kernel, source, address)
-        for kernel, source, address in zip(kernels, sources, addresses, strict=True)
-    }
+    built: dict[str, BuiltKernel | LoadedKernel] = {**on_gpu}
+    for kernel, source, address in zip(on_cpu, sources, addresses, strict=True):
+        built[kernel.name] = BuiltKernel(kernel, source, address)
+    return built
+
+
+def _can_refuse(built: BuiltKernel | LoadedKernel) -> bool:
+    """Whether the kernel reports bad indices; GPU kernels assert on the device, as eager's do."""
+    return isinstance(built, BuiltKernel) and bool(built.source.checks)
+
+
+def program_device(program: Program) -> torch.device:
+    """Where the kernels run: the first device that is not the CPU, else the CPU."""
+    devices = [kernel.device for kernel in schedule_kernels(program)]
+    devices += [buffer.device for buffer in program.graph.buffers.values()]
+    return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
 
 class _Registers:
@@ -194,7 +233,10 @@ class _Encoder:
     """Writes the words of one program."""
 
     def __init__(
-        self, program: Program, built: Mapping[str, BuiltKernel], native: NativeLauncher
+        self,
+        program: Program,
+        built: Mapping[str, BuiltKernel | LoadedKernel],
+        native: NativeLauncher,
     ) -> None:
         self._program = program
         self._built = built
@@ -210,9 +252,12 @@ class _Encoder:
         self._fallible = [
             number
             for number, step in enumerate(program.schedule.steps)
-            if isinstance(step, Kernel) and built[step.name].source.checks
+            if isinstance(step, Kernel) and _can_refuse(built[step.name])
         ]
         self._own: set[str] = set()
+        self._device = program_device(program)
+        on_gpu = self._device.type != "cpu"
+        self._direct = gpu_direct_calls() if on_gpu else native.direct
 
     def launcher(self, reference: ReferenceCallable) -> BoxedCallable:
         """The C launcher that runs the program."""
@@ -237,6 +282,7 @@ class _Encoder:
             conform=conform,
             threshold=_THREAD_WORK,
             keep=bool(self._fallible),
+            device=-1 if self._device.type == "cpu" else self._device.index or 0,
         )
 
     def _object(self, value: object) -> int:
@@ -281,7 +327,7 @@ class _Encoder:
         words: list[int] = []
         if isinstance(memory.arena_bytes, Expression) or memory.arena_bytes > 0:
             register = self._registers(memory.arena_bytes)
-            words += [Opcode.ARENA, register]
+            words += [Opcode.ARENA, register, self._placed(torch.uint8, self._device)]
             for name, place in memory.places.items():
                 if place.kind == "arena":
                     words += [Opcode.PLACE, self._slots[name], self._registers(place.offset)]
@@ -324,13 +370,25 @@ class _Encoder:
             self._code += [Opcode.RELEASE, len(names), *(self._slots[name] for name in names)]
 
     # ---- steps
-    def _kernel(self, built: BuiltKernel) -> None:
+    def _kernel(self, built: BuiltKernel | LoadedKernel) -> None:
+        if isinstance(built, LoadedKernel):
+            self._launch(built)
+            return
         kernel = built.kernel
         registers = [self._registers(size) for size in kernel.sizes if isinstance(size, Symbol)]
         registers += [self._scalars[name] for name, _ in kernel.scalars]
         registers += [self._registers(value) for value in built.source.literals]
         slots = [self._slots[argument.buffer] for argument in kernel.arguments]
         self._code += [Opcode.KERNEL, built.address, self._registers(kernel.decisions.work)]
+        self._code += [len(slots), *slots, len(registers), *registers]
+
+    def _launch(self, loaded: LoadedKernel) -> None:
+        kernel, function = loaded.kernel, loaded.function
+        registers = [self._registers(size) for size in kernel.sizes if isinstance(size, Symbol)]
+        registers += [self._scalars[name] for name, _ in kernel.scalars]
+        slots = [self._slots[argument.buffer] for argument in kernel.arguments]
+        grid = self._registers(loaded.source.grid)
+        self._code += [Opcode.LAUNCH, function.handle, grid, function.threads, function.shared]
         self._code += [len(slots), *slots, len(registers), *registers]
 
     def _view(self, view: View) -> list[int]:
@@ -354,10 +412,17 @@ class _Encoder:
         if name is None or name not in self._slots:
             return [-1, 0, 0]
         buffer = self._program.graph.buffers[name]
-        words = [self._slots[name], dtype_code(buffer.dtype), len(buffer.shape)]
+        placed = self._placed(buffer.dtype, buffer.device)
+        words = [self._slots[name], placed, len(buffer.shape)]
         words += [self._registers(size) for size in buffer.shape]
         words += [self._registers(stride) for stride in buffer.stride]
         return words
+
+    def _placed(self, dtype: torch.dtype, device: torch.device) -> int:
+        """A dtype and a device in one word, as `_launch.c` reads them."""
+        if device.type == "cpu":
+            return dtype_code(dtype)
+        return dtype_code(dtype) | device_code(device.type) << 16 | (device.index or 0) << 24
 
     def _value(self, value: Any) -> list[int]:
         if isinstance(value, View):
@@ -375,7 +440,7 @@ class _Encoder:
         outputs = [len(step.outputs)]
         for name in step.outputs:
             outputs += self._output(name)
-        direct = direct_call(step, self._native.direct)
+        direct = direct_call(step, self._direct)
         described: list[int] = []
         kind = 0
         if direct is not None:

@@ -52,6 +52,26 @@ static int serial_only; /* set in a forked child: the OpenMP pool of the parent 
 
 #define HANDLE_OF(object) ((Handle)((char *)(object) + handle_offset))
 
+/* A placed dtype is one word: dtype, device type << 16, device index << 24. */
+#define DTYPE(word) ((int32_t)((word) & 0xFFFF))
+#define DEVICE_TYPE(word) ((int32_t)((word) >> 16 & 0xFF))
+#define DEVICE_INDEX(word) ((int32_t)((word) >> 24))
+
+/* ---- the GPU: found by set_up_gpu(), absent on a machine without one --------------------------------------------------- */
+static struct {
+  Status (*current_stream)(int32_t, void **);
+  Status (*new_guard)(int32_t, Handle *);
+  Status (*delete_guard)(Handle);
+  Status (*view_dtype)(Handle, int32_t, Handle *);
+  int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+  Status (*mm_out)(Handle, Handle, Handle);
+  Status (*bmm_out)(Handle, Handle, Handle);
+  Status (*addmm_out)(Handle, Handle, Handle, Handle, double, double);
+  Status (*baddbmm_out)(Handle, Handle, Handle, Handle, double, double);
+  Status (*convolution)(Handle, Handle, Handle *, const int64_t *, int64_t, const int64_t *, int64_t, const int64_t *,
+                        int64_t, int32_t, const int64_t *, int64_t, int64_t, Handle *);
+} gpu;
+
 /* ---- instructions --------------------------------------------------------------------------------------------------- */
 enum {
   OP_SIZE_INPUT,    /* position, register */
@@ -60,11 +80,12 @@ enum {
   OP_CONSTANT,      /* object, slot */
   OP_ADD, OP_MULTIPLY, OP_FLOOR_DIVIDE, OP_MODULO, OP_MAXIMUM, OP_MINIMUM, /* target, left, right */
   OP_BEGIN,         /* inputs are read; the interpreter lock is given up */
-  OP_ARENA,         /* register: bytes */
+  OP_ARENA,         /* register: bytes, placed dtype */
   OP_PLACE,         /* slot, register: offset into the arena */
   OP_SHARE,         /* slot, slot whose memory it takes over */
-  OP_ALLOCATE,      /* slot, dtype, rank, sizes.., strides.. */
+  OP_ALLOCATE,      /* slot, placed dtype, rank, sizes.., strides.. */
   OP_KERNEL,        /* function, register: work, count, slots.., count, registers.. */
+  OP_LAUNCH,        /* device function, register: grid, threads, shared bytes, count, slots.., count, registers.. */
   OP_CALL,          /* words to the next instruction, operator object, kind, see call() */
   OP_RELEASE,       /* count, slots.. */
   OP_RETURN         /* count, results.. */
@@ -90,6 +111,7 @@ typedef struct {
   int64_t *code, *initial;
   Py_ssize_t words, registers, slots, inputs;
   int keep; /* inputs stay alive to the end, because `recover` may need them */
+  int device;       /* index of the GPU whose memory the kernels use, or -1 */
   int64_t threshold; /* scalar operations that are worth a second thread */
 } Launcher;
 
@@ -101,6 +123,7 @@ typedef struct {
   char *arena_data;
   PyThreadState *thread; /* non-NULL while the interpreter lock is given up */
   int64_t threads;
+  void *stream; /* of the GPU, asked for at the first launch */
   PyObject **inputs; /* kept for `recover` until released */
 } Frame;
 
@@ -144,7 +167,8 @@ static Handle view_handle(Frame *f, const int64_t *w, int *fresh) {
     if (api.get_dtype(s->handle, &dtype)) return NULL;
     if (dtype != (int32_t)w[2]) { /* the same memory read as another type of equal width */
       Handle other;
-      if (!api.view_dtype || api.view_dtype(s->handle, (int32_t)w[2], &other)) return NULL;
+      Status (*view)(Handle, int32_t, Handle *) = f->self->device >= 0 ? gpu.view_dtype : api.view_dtype;
+      if (!view || view(s->handle, (int32_t)w[2], &other)) return NULL;
       Status status = api.reinterpret(other, rank, sizes, strides, offset, &made);
       api.delete_handle(other);
       if (status) return NULL;
@@ -273,9 +297,9 @@ static Status output_handle(Frame *f, const int64_t *o, Handle *h, int *fresh) {
   }
   if (s->data) {
     *fresh = 1;
-    return api.from_pool(f->arena, s->data - f->arena_data, (int32_t)o[1], rank, sizes, strides, h);
+    return api.from_pool(f->arena, s->data - f->arena_data, DTYPE(o[1]), rank, sizes, strides, h);
   }
-  Status status = api.empty_strided(rank, sizes, strides, (int32_t)o[1], 0, 0, h);
+  Status status = api.empty_strided(rank, sizes, strides, DTYPE(o[1]), DEVICE_TYPE(o[1]), DEVICE_INDEX(o[1]), h);
   if (status) return status;
   s->handle = *h;
   s->owned = 1;
@@ -323,20 +347,21 @@ static int direct(Frame *f, int64_t kind, const int64_t *w) {
   const int64_t *n = at;
   at += numbers;
   const int64_t *o = at + 1; /* first output; at[0] outputs */
+  int on_gpu = DEVICE_TYPE(o[1]) != 0;
   if (ok) switch (kind) {
       case DIRECT_MM:
-        ok = !output_handle(f, o, &out, &out_fresh) && !api.mm_out(out, t[0], t[1]);
+        ok = !output_handle(f, o, &out, &out_fresh) && !(on_gpu ? gpu.mm_out : api.mm_out)(out, t[0], t[1]);
         break;
       case DIRECT_BMM:
-        ok = !output_handle(f, o, &out, &out_fresh) && !api.bmm_out(out, t[0], t[1]);
+        ok = !output_handle(f, o, &out, &out_fresh) && !(on_gpu ? gpu.bmm_out : api.bmm_out)(out, t[0], t[1]);
         break;
       case DIRECT_ADDMM:
         ok = !output_handle(f, o, &out, &out_fresh) &&
-             !api.addmm_out(out, t[0], t[1], t[2], number(f, n[0]), number(f, n[1]));
+             !(on_gpu ? gpu.addmm_out : api.addmm_out)(out, t[0], t[1], t[2], number(f, n[0]), number(f, n[1]));
         break;
       case DIRECT_BADDBMM:
         ok = !output_handle(f, o, &out, &out_fresh) &&
-             !api.baddbmm_out(out, t[0], t[1], t[2], number(f, n[0]), number(f, n[1]));
+             !(on_gpu ? gpu.baddbmm_out : api.baddbmm_out)(out, t[0], t[1], t[2], number(f, n[0]), number(f, n[1]));
         break;
       case DIRECT_FLASH: { /* numbers: dropout, causal, has scale, scale */
         Handle a = NULL, b = NULL;
@@ -350,7 +375,7 @@ static int direct(Frame *f, int64_t kind, const int64_t *w) {
         int64_t d = f->r[n[2]], v[4][8];
         Handle a = NULL;
         for (int64_t k = 0; k < 4 * d; k++) v[k / d][k % d] = f->r[n[3 + k]];
-        ok = !api.convolution(t[0], t[1], t[2] ? &t[2] : NULL, v[0], d, v[1], d, v[2], d, (int32_t)f->r[n[0]], v[3], d,
+        ok = !(on_gpu ? gpu.convolution : api.convolution)(t[0], t[1], t[2] ? &t[2] : NULL, v[0], d, v[1], d, v[2], d, (int32_t)f->r[n[0]], v[3], d,
                               f->r[n[1]], &a) &&
              adopt(f, o, a);
         break;
@@ -481,6 +506,36 @@ static int run_kernel(Frame *f, const int64_t *w, const int64_t **next) {
   return function(pointers, values, threads < f->threads ? threads : f->threads);
 }
 
+/* Start a kernel on the current stream: pointers, sizes and numbers in order, then two null scratch pointers. */
+static int launch_on_gpu(Frame *f, const int64_t *w, const int64_t **next) {
+  void *function = (void *)(intptr_t)w[0];
+  int64_t grid = f->r[w[1]], count = w[4];
+  const int64_t *slots = w + 5;
+  int64_t numbers = slots[count];
+  const int64_t *registers = slots + count + 1;
+  *next = registers + numbers;
+  if (grid == 0) return 0;
+  if (!f->stream && gpu.current_stream(f->self->device, &f->stream)) {
+    hold(f);
+    PyErr_SetString(PyExc_RuntimeError, "the current CUDA stream can't be found");
+    return -1;
+  }
+  void *pointers[count + 1], *scratch = NULL, *arguments[count + numbers + 2];
+  for (int64_t k = 0; k < count; k++) {
+    pointers[k] = f->slots[slots[k]].data;
+    arguments[k] = &pointers[k];
+  }
+  /* little-endian: a 32-bit parameter reads the low half of its register */
+  for (int64_t k = 0; k < numbers; k++) arguments[count + k] = &f->r[registers[k]];
+  arguments[count + numbers] = &scratch;
+  arguments[count + numbers + 1] = &scratch;
+  int code = gpu.launch(function, (unsigned)grid, 1, 1, (unsigned)w[2], 1, 1, (unsigned)w[3], f->stream, arguments, NULL);
+  if (!code) return 0;
+  hold(f);
+  PyErr_Format(PyExc_RuntimeError, "the CUDA driver refused to launch a kernel (error %d)", code);
+  return -1;
+}
+
 static PyObject *recover(Frame *f) {
   hold(f);
   PyObject *list = PyList_New(f->self->inputs);
@@ -512,6 +567,12 @@ static PyObject *run(Frame *f) {
       }
       case OP_TENSOR_INPUT:
         if (fill_from_object(f, &s[w[1]], f->inputs[w[0]])) return NULL;
+        if (f->self->device >= 0 && ((uintptr_t)s[w[1]].data & 15)) { /* the kernels load 16 bytes at once */
+          PyObject *copy = PyObject_CallMethod(f->inputs[w[0]], "clone", NULL);
+          int failed = !copy || fill_from_object(f, &s[w[1]], copy);
+          Py_XDECREF(copy);
+          if (failed) return NULL;
+        }
         if (!f->self->keep) Py_CLEAR(f->inputs[w[0]]);
         w += 2;
         break;
@@ -527,8 +588,9 @@ static PyObject *run(Frame *f) {
       case OP_MINIMUM: r[w[0]] = r[w[1]] < r[w[2]] ? r[w[1]] : r[w[2]]; w += 3; break;
       case OP_BEGIN: let_go(f); break;
       case OP_ARENA: {
-        int64_t one = 1, bytes = r[*w++];
-        if (api.empty_strided(1, &bytes, &one, byte_dtype, 0, 0, &f->arena) ||
+        int64_t one = 1, bytes = r[w[0]], placed = w[1];
+        w += 2;
+        if (api.empty_strided(1, &bytes, &one, byte_dtype, DEVICE_TYPE(placed), DEVICE_INDEX(placed), &f->arena) ||
             api.get_data_ptr(f->arena, (void **)&f->arena_data)) {
           hold(f);
           return PyErr_NoMemory();
@@ -554,6 +616,9 @@ static PyObject *run(Frame *f) {
       }
       case OP_KERNEL:
         if (run_kernel(f, w, &w)) return recover(f);
+        break;
+      case OP_LAUNCH:
+        if (launch_on_gpu(f, w, &w)) return NULL;
         break;
       case OP_CALL:
         if (call(f, w)) return NULL;
@@ -592,8 +657,11 @@ static PyObject *launch(PyObject *object, PyObject *const *args, size_t flags, P
   Py_INCREF(self);
   bool grad = api.grad_enabled();
   if (grad) api.set_grad_enabled(false);
+  Handle guard = NULL;
+  if (self->device >= 0 && gpu.new_guard(self->device, &guard)) guard = NULL;
   PyObject *result = status ? NULL : run(&f);
   hold(&f);
+  if (guard) gpu.delete_guard(guard);
   for (Py_ssize_t k = 0; k < self->slots; k++) {
     Slot *s = &f.slots[k];
     if (s->owned) api.delete_handle(s->handle);
@@ -620,18 +688,22 @@ static int64_t *copy_words(PyObject *source, Py_ssize_t *count) {
 }
 
 static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"code", "registers", "slots", "inputs", "objects", "recover", "conform", "threshold", "keep", NULL};
+  static char *names[] = {"code", "registers", "slots", "inputs", "objects", "recover", "conform", "threshold", "keep", "device", NULL};
   PyObject *code, *registers, *objects, *recover_, *conform;
   Py_ssize_t slots, inputs;
   long long threshold;
-  int keep;
+  int keep, device = -1;
   if (handle_offset < 0) {
     PyErr_SetString(PyExc_RuntimeError, "set_up() has not run");
     return NULL;
   }
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOnnO!OOLp", names, &code, &registers, &slots, &inputs, &PyTuple_Type,
-                                   &objects, &recover_, &conform, &threshold, &keep))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOnnO!OOLp|i", names, &code, &registers, &slots, &inputs, &PyTuple_Type,
+                                   &objects, &recover_, &conform, &threshold, &keep, &device))
     return NULL;
+  if (device >= 0 && !gpu.launch) {
+    PyErr_SetString(PyExc_RuntimeError, "set_up_gpu() has not run");
+    return NULL;
+  }
   Launcher *self = (Launcher *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->vectorcall = launch;
@@ -641,6 +713,7 @@ static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *keyw
   self->slots = slots;
   self->inputs = inputs;
   self->keep = keep;
+  self->device = device;
   self->threshold = threshold > 0 ? threshold : 1;
   if (!(self->code = copy_words(code, &self->words)) || !(self->initial = copy_words(registers, &self->registers))) {
     Py_DECREF(self);
@@ -761,6 +834,42 @@ static PyObject *set_up(PyObject *module, PyObject *args) {
   return PyLong_FromLong(available);
 }
 
+/* set_up_gpu(libtorch_cuda, address of cuLaunchKernel): find what programs on a GPU need; direct functions as bits. */
+static PyObject *set_up_gpu(PyObject *module, PyObject *args) {
+  const char *cuda;
+  unsigned long long address;
+  if (!PyArg_ParseTuple(args, "sK", &cuda, &address)) return NULL;
+  void *libraries[2] = {dlopen(cuda, RTLD_NOW | RTLD_NOLOAD), NULL};
+  if (!libraries[0]) {
+    PyErr_SetString(PyExc_RuntimeError, "torch's CUDA library is not loaded");
+    return NULL;
+  }
+  struct { void *field; const char *name; int required; } wanted[] = {
+      {&gpu.current_stream, "aoti_torch_get_current_cuda_stream", 1},
+      {&gpu.new_guard, "aoti_torch_create_cuda_guard", 1},
+      {&gpu.delete_guard, "aoti_torch_delete_cuda_guard", 1},
+      {&gpu.view_dtype, "aoti_torch_cuda_view_dtype", 0},
+      {&gpu.mm_out, "aoti_torch_cuda_mm_out", 0},
+      {&gpu.bmm_out, "aoti_torch_cuda_bmm_out", 0},
+      {&gpu.addmm_out, "aoti_torch_cuda_addmm_out", 0},
+      {&gpu.baddbmm_out, "aoti_torch_cuda_baddbmm_out", 0},
+      {&gpu.convolution, "aoti_torch_cuda_convolution", 0},
+  };
+  for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++) {
+    void *symbol = find(libraries, wanted[k].name);
+    if (!symbol && wanted[k].required) {
+      PyErr_Format(PyExc_RuntimeError, "torch does not export %s", wanted[k].name);
+      return NULL;
+    }
+    *(void **)wanted[k].field = symbol;
+  }
+  *(void **)&gpu.launch = (void *)(uintptr_t)address;
+  int available = (gpu.mm_out != NULL) << DIRECT_MM | (gpu.bmm_out != NULL) << DIRECT_BMM |
+                  (gpu.addmm_out != NULL) << DIRECT_ADDMM | (gpu.baddbmm_out != NULL) << DIRECT_BADDBMM |
+                  (gpu.convolution != NULL) << DIRECT_CONVOLUTION;
+  return PyLong_FromLong(available);
+}
+
 static PyObject *set_serial(PyObject *module, PyObject *value) {
   serial_only = PyObject_IsTrue(value);
   Py_RETURN_NONE;
@@ -768,6 +877,7 @@ static PyObject *set_serial(PyObject *module, PyObject *value) {
 
 static PyMethodDef methods[] = {
     {"set_up", set_up, METH_VARARGS, "Find torch's C ABI; returns the set of direct vendor functions as bits."},
+    {"set_up_gpu", set_up_gpu, METH_VARARGS, "Find what programs on a GPU need; returns direct functions as bits."},
     {"set_serial", set_serial, METH_O, "Whether kernels run on one thread only."},
     {0},
 };

@@ -51,9 +51,10 @@ class Opcode(IntEnum):
     SHARE = 13
     ALLOCATE = 14
     KERNEL = 15
-    CALL = 16
-    RELEASE = 17
-    RETURN = 18
+    LAUNCH = 16
+    CALL = 17
+    RELEASE = 18
+    RETURN = 19
 
 
 class ValueKind(IntEnum):

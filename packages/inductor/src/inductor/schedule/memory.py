@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from inductor.analysis.cost import smallest
 from inductor.ir.index import is_expression, storage_length
 from inductor.ir.kernel import Kernel, MemoryPlan, Place
@@ -35,6 +37,7 @@ def plan_memory(graph: Graph, steps: Sequence[Step]) -> MemoryPlan:
     }
     places: dict[str, Place] = {}
     arena: list[str] = []
+    main = _main_device(graph, steps)
     for name in graph.buffers:
         if name in inputs:
             places[name] = Place("input")
@@ -44,7 +47,7 @@ def plan_memory(graph: Graph, steps: Sequence[Step]) -> MemoryPlan:
             continue
         elif name in operator_results:
             places[name] = Place("operator")
-        elif name in outputs:
+        elif name in outputs or graph.buffers[name].device != main:
             places[name] = Place("output")
         else:
             arena.append(name)
@@ -59,6 +62,13 @@ def plan_memory(graph: Graph, steps: Sequence[Step]) -> MemoryPlan:
         if place.kind in ("input", "operator") and name not in outputs and name in last:
             release[last[name]].append(name)
     return MemoryPlan(places, total, tuple(map(tuple, allocate)), tuple(map(tuple, release)))
+
+
+def _main_device(graph: Graph, steps: Sequence[Step]) -> torch.device:
+    """Where the arena lies: the first device that is not the CPU, else the CPU."""
+    devices = [step.device for step in steps if isinstance(step, Kernel)]
+    devices += [buffer.device for buffer in graph.buffers.values()]
+    return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
 
 def _lifetimes(graph: Graph, steps: Sequence[Step]) -> tuple[dict[str, int], dict[str, int]]:
