@@ -28,13 +28,8 @@ class CannotBuild(Exception):  # not a fault: the pure form is the answer
     """The extension cannot be built here; the text says why."""
 
 
-def target() -> Path:
-    """Where the extension for the running interpreter goes."""
-    return FOLDER / f"_fast{sysconfig.get_config_var('EXT_SUFFIX')}"
-
-
-def build(*, debug: bool = False) -> Path:
-    """Compile all sources in one command and return the extension's path.
+def build(folder: Path = FOLDER, *, debug: bool = False) -> Path:
+    """Compile all sources in one command, for the running interpreter, into `folder`.
 
     Raises:
         CannotBuild: there is no compiler, no headers, or it fails.
@@ -43,7 +38,7 @@ def build(*, debug: bool = False) -> Path:
     include = Path(sysconfig.get_path("include"))
     if not (include / "Python.h").exists():
         raise CannotBuild(f"Python's headers are not in {include}")
-    out = target()
+    out = folder / f"_fast{sysconfig.get_config_var('EXT_SUFFIX')}"
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     optimize = (
         ["-O0", "-g", "-fsanitize=undefined"] if debug else ["-O2", "-fno-semantic-interposition"]

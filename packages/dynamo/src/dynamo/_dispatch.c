@@ -60,6 +60,8 @@ static int entry_init(Entry *self, PyObject *args, PyObject *kwargs) {
             return -1;
         }
     }
+    if (code != Py_None && hook_never((PyCodeObject *)code) < 0)
+        return -1;
     PyObject *native = PyObject_GetAttr(program, name_native);
     if (native == NULL)
         return -1;
@@ -334,19 +336,22 @@ int cache_find(PyObject *cache, PyObject *const *slots, Py_ssize_t count, PyObje
 
 static PyObject *cache_call(CodeCache *self, PyObject *function, PyObject *const *slots,
                             Py_ssize_t count) {
-    PyObject *entry, *inputs, *result;
+    PyObject *entry, *inputs, *result = NULL;
+    int was = hook_pause(); /* compiled code says itself which of its calls are hooked */
     int status = cache_find((PyObject *)self, slots, count, function, &entry, &inputs);
     if (LIKELY(status > 0)) {
         result = entry_run(entry, slots, count, function, inputs);
         Py_DECREF(inputs);
         Py_DECREF(entry);
-        return result;
+        goto done;
     }
-    if (status < 0)
-        return NULL;
+    if (status < 0) {
+        result = NULL;
+        goto done;
+    }
     PyObject *tuple = PyTuple_New(count);
     if (tuple == NULL)
-        return NULL;
+        goto done;
     for (Py_ssize_t i = 0; i < count; i++)
         PyTuple_SET_ITEM(tuple, i, Py_NewRef(slots[i]));
     PyObject *miss = Py_XNewRef(self->miss);
@@ -356,6 +361,8 @@ static PyObject *cache_call(CodeCache *self, PyObject *function, PyObject *const
         result = PyObject_CallFunctionObjArgs(miss, (PyObject *)self, function, tuple, NULL);
     Py_XDECREF(miss);
     Py_DECREF(tuple);
+done:
+    hook_resume(was);
     return result;
 }
 

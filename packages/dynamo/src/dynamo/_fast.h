@@ -39,6 +39,9 @@ HIDDEN PyObject *entry_run(PyObject *entry, PyObject *const *slots, Py_ssize_t c
 HIDDEN Py_ssize_t slot_count(PyCodeObject *code);
 
 /* _hook.c */
+HIDDEN int hook_never(PyCodeObject *code); /* its frames run as they are */
+HIDDEN int hook_pause(void);               /* off in this thread; returns what it was */
+HIDDEN void hook_resume(int was);
 HIDDEN int hook_ready(PyObject *module);
 
 #endif

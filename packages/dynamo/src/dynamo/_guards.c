@@ -574,7 +574,7 @@ static int check(Registers *r, const Step *step) {
     case CHECK_TYPE: return (PyObject *)Py_TYPE(value) == operand;
     case CHECK_IDENTITY: return value == operand;
     case CHECK_REFERENCE:
-        return value != Py_None && PyWeakref_GET_OBJECT(operand) == value;
+        return value != Py_None && ((PyWeakReference *)operand)->wr_object == value;
     case CHECK_EQUAL: return equal_constant(r, value, operand);
     case CHECK_TENSOR: {
         const TensorSpec *spec = step->data;

@@ -19,8 +19,14 @@ __all__ = [
     "CodeCache",
     "CompiledFunction",
     "Entry",
+    "FrameHook",
     "bind",
+    "forget_codes",
+    "hooked_cache",
+    "is_hooked",
+    "never_hook",
     "run_original",
+    "unhooked",
     "why_no_c",
 ]
 
@@ -33,7 +39,21 @@ why_no_c: str = why_not
 
 if TYPE_CHECKING or fast is None:
     from dynamo.guards.dispatch import CodeCache, CompiledFunction, Entry
+    from dynamo.guards.hook import (
+        FrameHook,
+        forget_codes,
+        hooked_cache,
+        is_hooked,
+        never_hook,
+        unhooked,
+    )
 else:
     CodeCache = fast.CodeCache
     CompiledFunction = fast.CompiledFunction
     Entry = fast.Entry
+    FrameHook = fast.FrameHook
+    forget_codes = fast.forget_codes
+    hooked_cache = fast.hooked_cache
+    is_hooked = fast.is_hooked
+    never_hook = fast.never_hook
+    unhooked = fast.unhooked
