@@ -72,9 +72,16 @@ def execute(
     layouts = layouts_of(program)
     if options.executor == "interpreter":
         return CompiledGraph(InterpretedProgram(program), program, layouts)
+    if options.executor == "triton_interpreter":
+        from inductor.runtime.triton_interpreter import InterpretedTriton
+
+        made = InterpretedTriton(program)
+        if observer is not None:
+            observer("08_kernel.py", "\n".join(source.text for source in made.sources.values()))
+        return CompiledGraph(made, program, layouts)
     try:
-        from inductor.codegen.program import compile_program, kernel_texts  # noqa: PLC0415
-        from inductor.runtime.settings import BuildSettings  # noqa: PLC0415
+        from inductor.codegen.program import compile_program, kernel_texts
+        from inductor.runtime.settings import BuildSettings
     except ImportError:
         return CompiledGraph(InterpretedProgram(program), program, layouts)
     settings = BuildSettings.from_environment()

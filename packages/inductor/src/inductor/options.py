@@ -10,9 +10,12 @@ from typing import Literal
 class InductorOptions:
     """How a graph is compiled; every field has a default that suits most programs."""
 
-    executor: Literal["native", "interpreter"] = field(
+    executor: Literal["native", "interpreter", "triton_interpreter"] = field(
         default="native",
-        metadata={"help": "run generated kernels, or interpret the loops with torch (slow)"},
+        metadata={
+            "help": "run generated kernels; or interpret the loops with torch; or interpret the Triton kernels of a "
+            "GPU on the CPU, for tests (both slow)"
+        },
     )
     fuse: bool = field(
         default=True, metadata={"help": "let loop nodes share kernels; off for debugging"}

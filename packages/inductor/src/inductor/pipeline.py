@@ -55,7 +55,9 @@ def _lower(gm: GraphModule, _: GraphModule, options: InductorOptions) -> Graph:
 
 
 def _schedule(graph: Graph, _: GraphModule, options: InductorOptions) -> Program:
-    return schedule.build(graph, fusing=options.fuse)
+    return schedule.build(
+        graph, fusing=options.fuse, for_gpu=options.executor == "triton_interpreter"
+    )
 
 
 STAGES: tuple[Stage, ...] = (

@@ -17,7 +17,7 @@ from inductor.ir.nodes import LoopNode, OperatorCall, View
 from primtorch.symbolic import Expression, Symbol, evaluate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -92,13 +92,20 @@ def run_graph(graph: Graph, arguments: Sequence[Any]) -> tuple[Any, ...]:
     return _run(graph, graph.nodes, arguments)
 
 
-def run_program(program: Program, arguments: Sequence[Any]) -> tuple[Any, ...]:
-    """Run a program step by step."""
-    return _run(program.graph, program.schedule.steps, arguments)
+def run_program(
+    program: Program,
+    arguments: Sequence[Any],
+    run_kernel: Callable[[Kernel, Memory], None] | None = None,
+) -> tuple[Any, ...]:
+    """Run a program step by step; `run_kernel` takes the kernels from the reference interpreter."""
+    return _run(program.graph, program.schedule.steps, arguments, run_kernel)
 
 
 def _run(
-    graph: Graph, steps: Iterable[LoopNode | Kernel | OperatorCall], arguments: Sequence[Any]
+    graph: Graph,
+    steps: Iterable[LoopNode | Kernel | OperatorCall],
+    arguments: Sequence[Any],
+    run_kernel: Callable[[Kernel, Memory], None] | None = None,
 ) -> tuple[Any, ...]:
     sizes: dict[Symbol, int] = {}
     scalars: dict[str, Any] = {}
@@ -118,6 +125,8 @@ def _run(
     for step in steps:
         if isinstance(step, OperatorCall):
             call_operator(step, memory)
+        elif isinstance(step, Kernel) and run_kernel is not None:
+            run_kernel(step, memory)
         else:
             run_loops(step, memory)
     return tuple(_result(graph, value, given, memory) for value in graph.outputs)

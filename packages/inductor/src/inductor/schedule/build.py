@@ -23,8 +23,11 @@ if TYPE_CHECKING:
     from inductor.schedule.groups import Group
 
 
-def build(graph: Graph, *, fusing: bool = True) -> Program:
-    """Choose kernels, their order and their memory; without `fusing` each node is a kernel."""
+def build(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Program:
+    """Choose kernels, their order and their memory; without `fusing` each node is a kernel.
+
+    `for_gpu` makes kernels of the CPU as a GPU would get them.
+    """
     fusion = fuse(graph, fusing=fusing)
     items = ordered(fusion)
     readers: dict[str, set[int]] = {}
@@ -44,7 +47,7 @@ def build(graph: Graph, *, fusing: bool = True) -> Program:
         }
         escaping |= {b for b in item.stores if len(fusion.writers[b]) > 1}
         steps.append(_kernel(f"k{len(steps)}", item, graph, escaping))
-    graph, steps = split_kernels(graph, steps)
+    graph, steps = split_kernels(graph, steps, everywhere=for_gpu)
     schedule = Schedule(tuple(steps), tuple(fusion.notes))
     return Program(graph, schedule, plan_memory(graph, steps))
 

@@ -43,12 +43,17 @@ _SPLITTABLE = {"sum", "prod", "max", "min", "any", "all", "welford"}
 _PADDABLE = _SPLITTABLE - {"welford"}
 
 
-def split_kernels(graph: Graph, steps: Sequence[Step]) -> tuple[Graph, list[Step]]:
-    """Two-pass GPU kernels where one pass is not enough; the graph gains the buffers of partial results."""
+def split_kernels(
+    graph: Graph, steps: Sequence[Step], *, everywhere: bool = False
+) -> tuple[Graph, list[Step]]:
+    """Two-pass GPU kernels where one is not enough; the graph gains the buffers of partial results.
+
+    `everywhere` takes the kernels of all devices for GPU kernels.
+    """
     buffers = dict(graph.buffers)
     result: list[Step] = []
     for step in steps:
-        if not isinstance(step, Kernel) or step.device.type == "cpu":
+        if not isinstance(step, Kernel) or (step.device.type == "cpu" and not everywhere):
             result.append(step)
             continue
         made = _columns(step, buffers) or _parts(step, buffers) or [step]

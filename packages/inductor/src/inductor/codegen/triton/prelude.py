@@ -5,7 +5,7 @@ is what ATen's CUDA kernels do: IEEE division and square root, NaN through maxim
 gives 0 without a trap. Imported by generated source only, never by the compiler itself: importing it imports Triton.
 """
 
-# ruff: noqa: ANN001, ANN201, ANN202, D103, N803, PLR0124 - device functions have no Python types; `x != x` is the test
+# ruff: noqa: ANN001, ANN201, ANN202, D103, PLR0124 - device functions have no Python types; `x != x` is the test
 # for NaN; constants are capitals, as Triton programs have them
 # mypy: ignore-errors
 # pyright: basic

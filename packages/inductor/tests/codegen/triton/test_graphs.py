@@ -1,0 +1,91 @@
+"""Whole graphs through the Triton code generator, run in Triton's interpreter and compared with eager."""
+
+import pytest
+import torch
+from torch.fx import Graph, GraphModule
+
+from inductor import compile_fx
+from inductor.options import InductorOptions
+
+aten = torch.ops.aten
+OPTIONS = InductorOptions(executor="triton_interpreter", strict=True, verify=True)
+
+
+def trace(function, *inputs):
+    """A wire-3 graph of aten calls, its `val`s taken from a real run."""
+    from primtorch.fake import ShapeContext, fakeify
+
+    context = ShapeContext()
+    graph = Graph()
+    nodes = []
+    for number, tensor in enumerate(inputs):
+        node = graph.placeholder(f"x{number}")
+        node.meta["val"] = fakeify(tensor, context)
+        node.meta["input"] = {"kind": "argument", "name": f"x{number}", "static": False}
+        nodes.append(node)
+
+    def call(operator, *args, **kwargs):
+        values = torch.fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
+        node = graph.call_function(operator, args, kwargs)
+        node.meta["val"] = operator(*values[0], **values[1])
+        return node
+
+    results = function(call, *nodes)
+    graph.output(tuple(results))
+    gm = GraphModule(torch.nn.Module(), graph)
+    gm.meta["wire"] = 1
+    gm.meta["role"] = "inference"
+    return gm
+
+
+def softmax(call, x):
+    high = call(aten.amax.default, x, [-1], True)
+    shifted = call(aten.exp.default, call(aten.sub.Tensor, x, high))
+    return [call(aten.div.Tensor, shifted, call(aten.sum.dim_IntList, shifted, [-1], True))]
+
+
+def norm_and_columns(call, x, weight, grad):
+    mean = call(aten.mean.dim, x, [-1], True)
+    centred = call(aten.sub.Tensor, x, mean)
+    variance = call(aten.mean.dim, call(aten.mul.Tensor, centred, centred), [-1], True)
+    scale = call(aten.rsqrt.default, call(aten.add.Tensor, variance, 1e-5))
+    normal = call(aten.mul.Tensor, centred, scale)
+    weight_grad = call(aten.sum.dim_IntList, call(aten.mul.Tensor, grad, normal), [0])
+    return [
+        call(aten.mul.Tensor, normal, weight),
+        weight_grad,
+        call(aten.sum.dim_IntList, grad, [0]),
+    ]
+
+
+def product_and_activation(call, x, weight, bias):
+    product = call(aten.addmm.default, bias, x, weight)
+    return [
+        call(aten.mul.Tensor, product, call(aten.sigmoid.default, product)),
+        call(aten.t.default, product),
+    ]
+
+
+def long_sum(call, x):
+    return [call(aten.sum.default, x), call(aten.amax.default, x, [0], False)]
+
+
+CASES = {
+    "softmax": (softmax, [(5, 37)]),
+    "norm": (norm_and_columns, [(70, 40), (40,), (70, 40)]),
+    "product": (product_and_activation, [(9, 16), (16, 8), (8,)]),
+    "long_sum": (long_sum, [(3000, 3)]),
+}
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize("name", CASES)
+def test_graph(name):
+    function, shapes = CASES[name]
+    inputs = [torch.randn(shape) for shape in shapes]
+    expected = function(lambda operator, *args, **kwargs: operator(*args, **kwargs), *inputs)
+    compiled = compile_fx(trace(function, *inputs), options=OPTIONS)
+    actual = compiled(list(inputs))
+    for ours, theirs in zip(actual, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+        assert ours.stride() == theirs.stride()
