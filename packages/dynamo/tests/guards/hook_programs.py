@@ -152,7 +152,7 @@ def signatures():
 
 
 def graphs():
-    recorder, hook = hooked(plain, graph=lambda inputs: ("from the graph", inputs))
+    _recorder, hook = hooked(plain, graph=lambda inputs: ("from the graph", inputs))
     for _ in range(5):
         expect(hook(call, plain, 1, 2), "from the graph")
 
