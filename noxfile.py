@@ -144,6 +144,8 @@ def tests(session: nox.Session, package: str) -> None:
     allowed = _declared(package)
     _prepare(session, *allowed)
     session.run("python", "ci/check_isolation.py", *allowed)
+    if package == "dynamo":
+        session.run("python", "examples/03_custom_backend.py")
     end_to_end = "--ignore=packages/compile_api/tests/end_to_end"
     _pytest(session, f"packages/{package}/tests", end_to_end, *session.posargs)
 

@@ -188,8 +188,10 @@ def _make(room: str, values: dict[str, object]) -> Any:
     try:
         return _ROOMS[room](**values)
     except (TypeError, ValueError, RuntimeError) as refused:
-        why = str(refused).strip()
-        raise InvalidOption(", ".join(values), tuple(values.values()), why) from refused
+        text = str(refused).strip()
+        named = [name for name in values if name in text] or list(values)
+        shown = values[named[0]] if len(named) == 1 else tuple(values[name] for name in named)
+        raise InvalidOption(", ".join(named), shown, text.partition("why: ")[2] or text) from refused
 
 
 def list_mode_options(mode: str | None = None) -> dict[str, Any]:

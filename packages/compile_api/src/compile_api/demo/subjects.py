@@ -107,6 +107,7 @@ def _gpt2(sizes: Sizes) -> Subject:
         embd_pdrop=sizes.dropout,
         attn_pdrop=sizes.dropout,
         use_cache=False,
+        loss_type="ForCausalLM",
     )
     return _language_model("GPT2LMHeadModel", GPT2LMHeadModel(config), config.vocab_size, sizes)
 
