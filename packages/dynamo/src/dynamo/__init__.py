@@ -7,6 +7,7 @@ from dynamo.api import (
     graph_break,
     is_compiling,
     optimize,
+    reset,
 )
 from dynamo.backends import list_backends, lookup_backend, register_backend
 from dynamo.errors import (
@@ -38,4 +39,5 @@ __all__ = [
     "lookup_backend",
     "optimize",
     "register_backend",
+    "reset",
 ]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from dynamo.backends import lookup_backend
-from dynamo.dispatch import CompiledFunction
+from dynamo.dispatch import CompiledFunction, forget_all
 from dynamo.errors import BreakReason, GraphBreak, UsageError
 from dynamo.options import DynamoOptions
 from dynamo.values.rules import rule
@@ -18,7 +18,7 @@ from dynamo.values.rules import rule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["allow_in_graph", "disable", "graph_break", "is_compiling", "optimize"]
+__all__ = ["allow_in_graph", "disable", "graph_break", "is_compiling", "optimize", "reset"]
 
 
 def optimize(
@@ -135,10 +135,18 @@ def graph_break() -> None:
     """End the graph here; without effect outside of capture."""
 
 
-def disable(function: Any = None, *, recursive: bool = True) -> Any:
-    """Never capture `function`; calls of it are graph breaks. Usable with and without arguments."""
+def reset() -> None:
+    """Forget everything that was compiled; the next calls are captured anew."""
+    forget_all()
+
+
+def disable(function: Any = None, *, recursive: bool = True, reason: str | None = None) -> Any:
+    """Never capture `function`; calls of it are graph breaks. Usable with and without arguments.
+
+    `reason` is shown where the break is reported.
+    """
     if function is None:
-        return functools.partial(disable, recursive=recursive)
+        return functools.partial(disable, recursive=recursive, reason=reason)
     if isinstance(function, torch.nn.Module):
         function.forward = disable(function.forward, recursive=recursive)
         return function
@@ -148,6 +156,7 @@ def disable(function: Any = None, *, recursive: bool = True) -> Any:
         return function(*args, **kwargs)
 
     disabled.__dict__["_dynamo_disable"] = True
+    disabled.__dict__["_dynamo_disable_reason"] = reason
     return disabled
 
 

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from dynamo.capture import Entry, Request, capture
@@ -19,10 +21,19 @@ if TYPE_CHECKING:
 
     from dynamo.options import DynamoOptions
 
-__all__ = ["CompiledFunction"]
+__all__ = ["CompiledFunction", "forget_all"]
 
 _log = logging.getLogger("dynamo")
 _lock = threading.RLock()
+_live: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
+
+
+def forget_all() -> None:
+    """Drop the entries of every compiled function; their next calls are captured anew."""
+    with _lock:
+        for compiled in list(_live):
+            compiled.entries = []
+            compiled.skip = None
 
 
 class CompiledFunction:
@@ -38,6 +49,7 @@ class CompiledFunction:
         dynamic: bool | None = None,
         observer: Callable[[str, str], None] | None = None,
     ) -> None:
+        functools.update_wrapper(self, function)
         self.function = function
         self.backend = backend
         self.options = options
@@ -50,6 +62,7 @@ class CompiledFunction:
         self._count = code.co_argcount + code.co_kwonlyargcount
         self._simple = not code.co_flags & 12 and not code.co_kwonlyargcount
         self._signature: inspect.Signature | None = None
+        _live.add(self)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the entry whose guards hold; capture if there is none."""

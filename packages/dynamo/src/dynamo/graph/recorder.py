@@ -173,6 +173,7 @@ class Recorder:
         if kind is calls.Kind.REFUSED:
             raise GraphBreak(*calls.refusal(function))
         nodes = self._arguments(args), self._arguments(kwargs)
+        versions = [(value, _version(value)) for value in args if type(value) is FakeTensor]
         try:
             if kind is calls.Kind.FACTORY or not _has_fake(args, kwargs):
                 with FactoryMode(self.context):
@@ -205,6 +206,13 @@ class Recorder:
                 self._constants.append(result)
             elif kwargs.get("out") is not None or _writes(name):
                 self._node(function, *nodes).meta["val"] = result
+            else:  # an argument came back: as it was, or written to (`relu(x, inplace=True)`)
+                written = [
+                    value for value, old in versions if old is None or _version(value) != old
+                ]
+                if written or kwargs.get("inplace"):
+                    self.mutated.update(id(value) for value in written or (result,))
+                    self._node(function, *nodes).meta["val"] = result
             return result
         if isinstance(result, tuple | list) and any(type(item) is FakeTensor for item in result):
             return self._several(function, nodes, result)
@@ -433,6 +441,12 @@ def _has_fake(args: Any, kwargs: Any) -> bool:
 
 def _writes(name: str) -> bool:
     return name.endswith("_") and not name.endswith("__")
+
+
+def _version(value: torch.Tensor) -> int | None:
+    """The version counter of a tensor; None in inference mode, where there is none."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return None if value.is_inference() else value._version
 
 
 def _input_meta(source: Source, real: torch.Tensor) -> dict[str, Any]:

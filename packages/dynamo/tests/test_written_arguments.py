@@ -1,0 +1,33 @@
+"""Functions that write to an argument and return it are part of the graph, however they are told to."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import dynamo
+
+X = torch.linspace(-2, 2, 12).reshape(1, 3, 2, 2)
+
+FUNCTIONS = {
+    "relu by keyword": lambda x: functional.relu(x * 1, inplace=True) + 0,
+    "relu by position": lambda x: functional.relu(x * 1, True),
+    "relu module": nn.ReLU(inplace=True),
+    "hardtanh": lambda x: functional.hardtanh(x * 2, inplace=True),
+    "leaky relu": lambda x: functional.leaky_relu(x.clone(), 0.1, True),
+    "the argument itself": lambda x: functional.elu(x, inplace=True),
+    "a no-op comes back": lambda x: x.contiguous().to(torch.float32) + 1,
+    "then read": lambda x: (functional.relu(y := x + 1, True), y.sum())[1],
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_values_and_the_argument_are_eagers(name, mode):
+    function = FUNCTIONS[name]
+    expected_input, actual_input = X.clone(), X.clone()
+    with mode():
+        expected = function(expected_input)
+        actual = dynamo.optimize("eager", fullgraph=True)(function)(actual_input)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(actual_input, expected_input)
