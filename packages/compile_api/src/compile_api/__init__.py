@@ -1,5 +1,34 @@
 """A PyTorch compiler that can be taken apart: five packages behind one call."""
 
 from compile_api.__about__ import __version__
+from compile_api.api import (
+    compile,  # noqa: A004 - torch.compile's name is the point
+    disable,
+    graph_count,
+    is_compiling,
+    mark_dynamic,
+    reset,
+    set_stance,
+)
+from compile_api.backends import list_backends, register_backend
+from compile_api.doctor import doctor
+from compile_api.explain import Explanation, explain
+from compile_api.options import list_mode_options, list_options
 
-__all__ = ["__version__"]
+__all__ = [
+    "Explanation",
+    "__version__",
+    "compile",
+    "disable",
+    "doctor",
+    "explain",
+    "graph_count",
+    "is_compiling",
+    "list_backends",
+    "list_mode_options",
+    "list_options",
+    "mark_dynamic",
+    "register_backend",
+    "reset",
+    "set_stance",
+]
