@@ -181,7 +181,7 @@ def test_conversions_equal_torch(source):
         x = torch.tensor([0.0, -0.0, 1.5, -1.5, 2.5, 100.25, -100.75, 3.0, 1e-8], dtype=source)
     else:
         x = special(source)
-        if source in {torch.int64}:
+        if source == torch.int64:
             x = x.clamp(-(2**40), 2**40)
     recorder = Recorder((x.numel(),))
     (i,) = recorder.outer

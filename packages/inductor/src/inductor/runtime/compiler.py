@@ -73,7 +73,7 @@ def _processor() -> str:
 
 @lru_cache(maxsize=16)
 def _describe(path: str, modified: int, size: int) -> Compiler:
-    flags = _FLAGS
+    flags: tuple[str, ...] = _FLAGS
     if "clang" not in Path(path).name:
         # gcc 12 prefers 256-bit vectors on AVX-512 machines, which is right for short loops.
         flags = (*flags, "-fno-semantic-interposition")

@@ -1,9 +1,9 @@
 """From kernel texts to function pointers.
 
 Comes in: `KernelSource`s (canonical text whose function is named by its hash) and `BuildSettings`. Goes out: the
-address of each kernel. Kernels known to this process or to the cache are not compiled again; the rest goes into translation
-units that are compiled side by side. Invariant: after a `BuildError` nothing is half loaded, and the same set of kernels
-may be asked for again.
+address of each kernel. Kernels known to this process or to the cache are not compiled again; the rest goes into
+translation units that are compiled side by side. Invariant: after a `BuildError` nothing is half loaded, and the same
+set of kernels may be asked for again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Running a graph with torch's own operators: the last resort, and the judge of what an error should say.
 
 Comes in: the functional FX graph. Goes out: a boxed callable of the same convention as a compiled graph. Invariant:
-node by node the operators that eager would run, so values, layouts and exceptions are eager's, untouched by any wrapper.
+node by node the operators that eager would run, so values, layouts and exceptions are eager's, wrapped by nothing.
 """
 
 from __future__ import annotations

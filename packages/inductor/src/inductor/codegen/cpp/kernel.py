@@ -381,7 +381,8 @@ class _KernelPrinter:
         inner = "\n".join(self.lines)
         rows = ", char *const *w" if self.accumulates else ""
         text = (
-            f"static __attribute__((noinline)) int KERNEL_BODY(char *const *p, const i64 *s, i64 begin, i64 end{rows}) {{\n"
+            "static __attribute__((noinline)) "
+            f"int KERNEL_BODY(char *const *p, const i64 *s, i64 begin, i64 end{rows}) {{\n"
             f"{inner}\n}}\n{self._entry()}"
         )
         return CppKernel(text, tuple(self.literals), tuple(self.checks))

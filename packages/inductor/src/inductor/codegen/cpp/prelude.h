@@ -54,22 +54,30 @@ CI u16 ci_to_bf16(f32 x) {
 
 // ---- exponential and logarithm, float ---------------------------------------------------------------------------------
 // exp: x = n ln2 + r, |r| <= ln2/2; 2^n is applied in two halves so that subnormal results round once.
-CI f32 ci_exp(f32 x) {
-  f32 c = x < -104.0f ? -104.0f : x;
-  c = c > 89.0f ? 89.0f : c;
-  f32 n = __builtin_rintf(c * 0x1.715476p+0f);
-  f32 r = ci_fma(n, -0x1.62e400p-1f, c);
-  r = ci_fma(n, -0x1.7f7d1cp-20f, r);
+CI f32 ci_exp_series(f32 r) { // exp(r) - 1 on [-ln2/2, ln2/2], exact towards zero
   f32 p = 0.0013813134f;
   p = ci_fma(p, r, 0.008369419f);
   p = ci_fma(p, r, 0.041668456f);
   p = ci_fma(p, r, 0.16666515f);
   p = ci_fma(p, r, 0.49999994f);
-  p = ci_fma(r * r, p, r) + 1.0f;
-  n = n != n ? 0.0f : n;
-  i32 k = (i32)n, half = k >> 1;
+  return ci_fma(r * r, p, r);
+}
+CI f32 ci_exp(f32 x) {
+  f32 c = x < -104.0f ? -104.0f : x;
+  c = c > 89.0f ? 89.0f : c;
+  f32 t = ci_fma(c, 0x1.715476p+0f, 0x1.8p23f), n = t - 0x1.8p23f; // the low bits of t are n
+  f32 r = ci_fma(n, -0x1.62e400p-1f, c);
+  r = ci_fma(n, -0x1.7f7d1cp-20f, r);
+  i32 k = (i32)ci_bits(t) - 0x4b400000, half = k >> 1;
   f32 low = ci_f32_of((u32)(half + 127) << 23), high = ci_f32_of((u32)(k - half + 127) << 23);
-  return p * low * high;
+  return (ci_exp_series(r) + 1.0f) * low * high;
+}
+CI f32 ci_expm1_bounded(f32 x) { // |x| <= 87: no overflow, no subnormal number on the way
+  f32 t = ci_fma(x, 0x1.715476p+0f, 0x1.8p23f), n = t - 0x1.8p23f;
+  f32 r = ci_fma(n, -0x1.62e400p-1f, x);
+  r = ci_fma(n, -0x1.7f7d1cp-20f, r);
+  f32 scale = ci_f32_of((ci_bits(t) << 23) + 0x3f800000u);
+  return ci_fma(scale, ci_exp_series(r), scale - 1.0f);
 }
 CI f32 ci_log(f32 x) {
   f32 tiny = x < 0x1p-126f ? 0x1p25f : 1.0f, shift = x < 0x1p-126f ? -25.0f : 0.0f;
@@ -173,44 +181,34 @@ CI f64 ci_log10(f64 x) { return __builtin_log10(x); }
 template <class T> CI T ci_sigmoid(T x) { return (T)1 / ((T)1 + ci_exp(-x)); }
 
 CI f32 ci_tanh(f32 x) {
-  f32 a = __builtin_fabsf(x), s = x * x;
-  f32 p = -0.0056649284f;
-  p = ci_fma(p, s, 0.020616129f);
-  p = ci_fma(p, s, -0.05373866f);
-  p = ci_fma(p, s, 0.13331543f);
-  p = ci_fma(p, s, -0.33333293f);
-  f32 small = ci_fma(x * s, p, x);
-  f32 capped = a > 10.0f ? 10.0f : a;
-  f32 large = 1.0f - 2.0f / (ci_exp(2.0f * capped) + 1.0f);
-  large = __builtin_copysignf(large, x);
-  f32 r = a < 0.625f ? small : large;
-  return x != x ? x : (x == 0.0f ? x : r);
+  f32 a = __builtin_fabsf(x);
+  a = a > 10.0f ? 10.0f : a;
+  f32 e = ci_expm1_bounded(a + a);
+  f32 s = x * x, p = -0.049980734f;
+  p = ci_fma(p, s, 0.13310939f);
+  p = ci_fma(p, s, -0.33332995f);
+  f32 small = ci_fma(x * s, p, x); // the quotient rounds thrice, which shows towards zero
+  return __builtin_copysignf(a < 0.31f ? small : e / (e + 2.0f), x);
 }
 CI f64 ci_tanh(f64 x) { return __builtin_tanh(x); }
 
-// erf: an odd polynomial near zero, 1 - exp(-q(|x|)) beyond 0.92.
+// erf(x) = 1 - exp(-t q(t)) with t = |x|; written with expm1 it keeps its digits towards zero.
 CI f32 ci_erf(f32 x) {
-  f32 a = __builtin_fabsf(x), s = x * x;
-  f32 p = 8.316774e-05f;
-  p = ci_fma(p, s, -0.00081300124f);
-  p = ci_fma(p, s, 0.0051999064f);
-  p = ci_fma(p, s, -0.02685894f);
-  p = ci_fma(p, s, 0.112836875f);
-  p = ci_fma(p, s, -0.37612632f);
-  p = ci_fma(p, s, 0.12837917f);
-  f32 small = ci_fma(p, x, x);
-  f32 t = a > 4.0f ? 4.0f : a;
-  f32 q = 1.6513779e-05f;
-  q = ci_fma(q, t, -0.00037095006f);
-  q = ci_fma(q, t, 0.0038063682f);
-  q = ci_fma(q, t, -0.02399656f);
-  q = ci_fma(q, t, 0.10628014f);
-  q = ci_fma(q, t, 0.6354065f);
-  q = ci_fma(q, t, 1.1283792f);
-  q = ci_fma(q, t, 8.430854e-05f);
-  f32 large = __builtin_copysignf(1.0f - ci_exp(-q), x);
-  f32 r = a < 0.92f ? small : large;
-  return x != x ? x : (x == 0.0f ? x : r);
+  f32 t = __builtin_fabsf(x);
+  t = t > 3.95f ? 3.95f : t;
+  f32 q = 9.232645e-08f;
+  q = ci_fma(q, t, 1.6458063e-07f);
+  q = ci_fma(q, t, -1.6604083e-05f);
+  q = ci_fma(q, t, 0.0001556536f);
+  q = ci_fma(q, t, -0.0007233847f);
+  q = ci_fma(q, t, 0.0017841527f);
+  q = ci_fma(q, t, -0.0002451872f);
+  q = ci_fma(q, t, -0.019119957f);
+  q = ci_fma(q, t, 0.102771595f);
+  q = ci_fma(q, t, 0.6366198f);
+  q = ci_fma(q, t, 0.0033791670955125586f);
+  f32 u = ci_fma(t, 1.125f, t * q); // the leading coefficient in two parts: its rounding would cost an ulp
+  return __builtin_copysignf(-ci_expm1_bounded(-u), x);
 }
 CI f64 ci_erf(f64 x) { return __builtin_erf(x); }
 CI f32 ci_erfc(f32 x) { return (f32)__builtin_erfc((f64)x); }

@@ -152,7 +152,8 @@ class Accumulator:
                 mean, m2 = f"{self.name}_0{lane}", f"{self.name}_1{lane}"
                 kind = self.c_type
                 return [
-                    f"const {kind} {self.name}_d = {value} - {mean}; {mean} += {self.name}_d * {self.name}_r; "
+                    f"const {kind} {self.name}_d = {value} - {mean};",
+                    f"{mean} += {self.name}_d * {self.name}_r;",
                     f"{m2} += {self.name}_d * ({value} - {mean});",
                 ]
             case "welford":
@@ -186,9 +187,10 @@ class Accumulator:
             better = (
                 f"!{found} || {value} {sign} {best} || ({value} != {value} && {best} == {best})"
             )
-        choose = f"const bool {self.name}_c = {better};"
         return [
-            f"{choose} {best} = {self.name}_c ? {value} : {best}; {index} = {self.name}_c ? {linear} : {index}; "
+            f"const bool {self.name}_c = {better};",
+            f"{best} = {self.name}_c ? {value} : {best};",
+            f"{index} = {self.name}_c ? {linear} : {index};",
             f"{found} = true;",
         ]
 

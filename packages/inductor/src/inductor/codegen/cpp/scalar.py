@@ -1,9 +1,8 @@
 """The C++ meaning of each scalar operation.
 
-`CppOps` implements `ScalarOps` over `Value`s: a method returns an expression (or writes a statement through the
-`Sink` of the loop level it belongs to). What happens to memory and across loop iterations is the kernel printer's, which
-hands in the texts of addresses. Invariant: no expression has a side effect, so an operation may be printed at any level
-where its operands exist.
+`ArithmeticOps` implements the methods of `ScalarOps` that are pure expressions, over `Value`s; memory and whatever
+happens across loop iterations is the kernel printer's. Invariant: no expression has a side effect, so an operation may
+be printed at any level where its operands exist.
 """
 
 # ruff: noqa: D102 - one method per scalar operation, described by ScalarOps
