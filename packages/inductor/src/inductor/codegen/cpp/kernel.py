@@ -32,12 +32,11 @@ __all__ = ["CppKernel", "kernel_source"]
 
 _PINNED = frozenset({"store", "accumulate", "reduce", "part", "scan", "indirect"})
 _RANDOM = frozenset({"philox_uniform", "philox_normal", "philox_bits"})
-_SEQUENTIAL = frozenset({"argmax", "argmin", "welford_combine"})
+_SEQUENTIAL = frozenset({"argmax", "argmin", "max", "min", "welford_combine"})
 _STACK_BYTES = 1 << 17
 _CHUNK = 1024
-_ATOMIC = frozenset(
-    {torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.int8, torch.int16}
-)
+_LANES = 64
+_FLUSH = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +101,18 @@ class _KernelPrinter:
         self.column = vector is not None and vector.level == "outer" and bool(body.reduction_ranges)
         self.block = max(vector.block, 16) if vector is not None and self.column else 1
         self.parallel = self._collapsed()
-        self.atomic = self.parallel > 0 and any(
-            op.name == "store" and op.attribute == "add" for op in self.operations.values()
-        )
-        if any(
-            op.name == "store" and op.attribute == "add" and op.dtype not in _ATOMIC
-            for op in self.operations.values()
-        ):
-            self.parallel, self.atomic = 0, False
-        self.lane: str | None = None
+        self.split_last = False
+        adds = [
+            op for op in self.operations.values() if op.name == "store" and op.attribute == "add"
+        ]
+        if adds:
+            # Rows may meet in one element. Neighbours along the last loop never do where it moves
+            # the index itself: then threads share that loop, else one thread does all. Either way
+            # the order of additions is fixed.
+            self.split_last = (
+                self.parallel > 0 and not body.reduction_ranges and self._divisible(adds)
+            )
+            self.parallel = 0
 
     # ---- what is known before printing
     def _dependencies(self) -> dict[int, frozenset[Symbol]]:
@@ -172,6 +174,15 @@ class _KernelPrinter:
         if vector is not None and vector.level == "outer":
             return max(1, min(decisions.parallel, len(ranges) - 1)) if len(ranges) > 1 else 1
         return min(decisions.parallel, len(ranges))
+
+    def _divisible(self, adds: list[Operation]) -> bool:
+        last = self.outer[-1]
+        return all(
+            operation.index is not None
+            and last in free_symbols(operation.index)
+            and not any(last in self.depends[operand] for operand in operation.operands[1:])
+            for operation in adds
+        )
 
     # ---- lines
     def line(self, text: str) -> None:
@@ -275,7 +286,7 @@ class _KernelPrinter:
                     if storage.is_complex
                     else f"{address} += {value};"
                 )
-                statement = f'_Pragma("omp atomic") {sign}' if self.atomic else sign
+                statement = sign
         elif half:
             statement = f"{address} = ci_to_{storage_type(storage)}({value});"
         else:
@@ -332,8 +343,10 @@ class _KernelPrinter:
                 before.append(position)
         return before, within
 
-    def may_vectorise(self, positions: list[int], variable: Symbol) -> bool:
-        """Whether neighbouring values of `variable` may be computed together."""
+    def may_vectorise(self, positions: list[int], variable: Symbol, *, lanes: bool = False) -> bool:
+        """Whether neighbours along `variable` may be computed together; `lanes`: each with
+        accumulators of its own.
+        """
         for position in positions:
             operation = self.operations[position]
             if operation.name == "store":
@@ -342,7 +355,7 @@ class _KernelPrinter:
                     variable in self.depends[operand] for operand in operation.operands[1:]
                 )
                 moves = variable in free_symbols(operation.index)
-                if operation.attribute == "add" and (self.atomic or indirect or not moves):
+                if operation.attribute == "add" and (indirect or not moves):
                     return False
                 if (
                     not moves
@@ -353,11 +366,8 @@ class _KernelPrinter:
                     return False
             if operation.name == "scan" and not self.column:
                 return False
-            if (
-                operation.name == "reduce"
-                and operation.attribute in _SEQUENTIAL
-                and not self.column
-            ):
+            sequential = operation.attribute in _SEQUENTIAL
+            if operation.name == "reduce" and sequential and not (self.column or lanes):
                 return False
             if operation.dtype.is_complex and operation.name == "reduce":
                 return False
@@ -379,10 +389,9 @@ class _KernelPrinter:
                 self.line(f"__builtin_free({self.locals[local.name]});")
         self.line("return (int)bad;")
         inner = "\n".join(self.lines)
-        rows = ", char *const *w" if self.accumulates else ""
         text = (
-            "static __attribute__((noinline)) "
-            f"int KERNEL_BODY(char *const *p, const i64 *s, i64 begin, i64 end{rows}) {{\n"
+            "static __attribute__((noinline)) int "
+            "KERNEL_BODY(char *const *p, const i64 *s, i64 begin, i64 end, char *const *w) {\n"
             f"{inner}\n}}\n{self._entry()}"
         )
         return CppKernel(text, tuple(self.literals), tuple(self.checks))
@@ -432,44 +441,31 @@ class _KernelPrinter:
         return extents
 
     def _entry(self) -> str:
-        """The exported function: divides the collapsed loops among threads, combines what threads accumulated."""
+        """The exported function: shares the collapsed loops, combines what threads accumulated."""
         lines = ['extern "C" int KERNEL(char *const *p, const i64 *s, i64 threads) {']
         lines.extend(f"  {text}" for text in self.parameters)
-        extents = self._loop_extents()[: self.parallel]
+        extents = self._loop_extents()
+        extents = extents[-1:] if self.split_last else extents[: self.parallel]
         lines.append(f"  const i64 total = {' * '.join(extents) if extents else '1l'};")
-        if self.parallel:
-            lines.append("  threads = threads < total ? threads : total;")
-        else:
-            lines.append("  threads = 1;")
-        call = "KERNEL_BODY(p, s, {0}, {1})"
+        shared = self.parallel or self.split_last
+        bound = "threads < total ? threads : total" if shared else "1"
+        lines.append(f"  threads = {bound};")
+        rows = "0"
         if self.accumulates:
-            call = "KERNEL_BODY(p, s, {0}, {1}, rows + {2})"
+            rows = "rows"
             lines.extend(self._rows_allocation())
-        lines.extend(
-            [
-                "  u32 bad = 0;",
-                f"  if (threads <= 1) bad = {call.format('0l', 'total', '0')};",
-            ],
-        )
-        if self.parallel:
-            place = f"t * {len(self.accumulates)}"
-            lines.extend(
-                [
-                    "  else {",
-                    "#pragma omp parallel num_threads(threads) reduction(|:bad)",
-                    "    {",
-                    "      const i64 n = omp_get_num_threads(), t = omp_get_thread_num();",
-                    "      const i64 chunk = (total + n - 1) / n, begin = t * chunk, limit = begin + chunk;",
-                    "      const i64 end = limit < total ? limit : total;",
-                    f"      if (begin < end) bad |= (u32){call.format('begin', 'end', place)};",
-                    "    }",
-                    "  }",
-                ],
-            )
+        align = 16 if self.split_last or self._lone_vector() else 1
+        share = f"total, threads, {rows}, {len(self.accumulates)}, {align}"
+        lines.append(f"  const int bad = ci_run(KERNEL_BODY, p, s, {share});")
         if self.accumulates:
             lines.extend(self._rows_combination())
-        lines.append("  return (int)bad;\n}")
+        lines.append("  return bad;\n}")
         return "\n".join(lines)
+
+    def _lone_vector(self) -> bool:
+        """Whether the vector loop itself is divided among threads."""
+        body = self.kernel.body
+        return self.parallel == 1 and len(body.ranges) == 1 and not body.reduction_ranges
 
     # ---- accumulate: a private row for each thread
     def _accumulator(self, position: int) -> Accumulator:
@@ -577,7 +573,7 @@ class _KernelPrinter:
             return
         vector = self.kernel.decisions.vector
         last = self.outer[-1]
-        own = self.parallel == 1 and count == 1
+        own = self.split_last or self._lone_vector()
         with self._outer_loops(count - 1):
             before, within = self.split(positions, last)
             for position in before:
@@ -625,8 +621,12 @@ class _KernelPrinter:
             for p in positions
             if self.operations[p].name in {"reduce", "scan"}
         }
-        for accumulator in reductions.values():
-            for text in accumulator.declare():
+        lanes = self._lane_count(hoisted, reductions)
+        flushed = [p for p, a in reductions.items() if lanes and self._must_flush(a)]
+        for position, accumulator in reductions.items():
+            for text in accumulator.declare_lanes(lanes) if lanes else accumulator.declare():
+                self.line(text)
+            for text in accumulator.declare_flush(lanes) if position in flushed else ():
                 self.line(text)
         depth = len(ranges)
         for k in range(depth - 1):
@@ -636,15 +636,84 @@ class _KernelPrinter:
             self.depth += 1
         for position in plan[depth - 1]:
             self.emit(position)
-        self._innermost(hoisted, reductions, last, ranges[-1])
+        if lanes:
+            self._lane_loop(hoisted, reductions, lanes, flushed)
+        else:
+            self._innermost(hoisted, reductions, last, ranges[-1])
         for _ in range(depth - 1):
             self.depth -= 1
             self.line("}")
         for position, accumulator in reductions.items():
-            if accumulator.operation == "reduce":
-                for text in accumulator.finish():
-                    self.line(text)
-                self.values[position] = Value(accumulator.result, self.operations[position].dtype)
+            if accumulator.operation != "reduce":
+                continue
+            finish = accumulator.finish()
+            if lanes:
+                finish = accumulator.gather_lanes(lanes, flushed=position in flushed)
+            for text in finish:
+                self.line(text)
+            result = accumulator.lane_result if lanes else accumulator.result
+            self.values[position] = Value(result, self.operations[position].dtype)
+
+    def _lane_count(self, positions: list[int], reductions: dict[int, Accumulator]) -> int:
+        """Over how many lanes a sweep's reductions are spread; 0: a scalar accumulator serves."""
+        ranges = self.kernel.body.reduction_ranges
+        plain = all(
+            a.operation == "reduce" and not a.kind.startswith("welford")
+            for a in reductions.values()
+        )
+        if not reductions or not plain or self.kernel.decisions.vector is None:
+            return 0
+        if not self.may_vectorise(positions, self.inner[-1], lanes=True):
+            return 0
+        extent = ranges[-1]
+        if not isinstance(extent, int):
+            return _LANES
+        if extent < 8 or (extent < 32 and len(ranges) == 1):
+            return 0
+        for lanes in (64, 32, 16, 8):
+            if extent % lanes == 0:
+                return lanes
+        return 64 if extent >= 256 else 16
+
+    def _must_flush(self, accumulator: Accumulator) -> bool:
+        extent = self.kernel.body.reduction_ranges[-1]
+        long = not isinstance(extent, int) or extent > _FLUSH
+        return long and accumulator.kind == "sum" and accumulator.dtype.is_floating_point
+
+    def _lane_loop(
+        self,
+        positions: list[int],
+        reductions: dict[int, Accumulator],
+        lanes: int,
+        flushed: list[int],
+    ) -> None:
+        """The last reduction loop in steps of `lanes`, each lane with accumulators of its own."""
+        extent = self.kernel.body.reduction_ranges[-1]
+        text, name = self.index(extent), self.names[self.inner[-1]]
+        first, limit = "0", text
+        if flushed:
+            self.line(f"for (i64 f = 0; f < {text}; f += {_FLUSH}l) {{")
+            self.depth += 1
+            self.line(f"const i64 fe = ci_minimum<i64>(f + {_FLUSH}l, {text});")
+            first, limit = "f", "fe"
+        with self.block_of(f"for (i64 c = {first}; c < {limit}; c += {lanes}l)"):
+            whole = isinstance(extent, int) and extent % lanes == 0
+            width = f"{lanes}l" if whole else f"ci_minimum<i64>({lanes}l, {text} - c)"
+            self.line(f"const i64 m = {width};")
+            self.line("#pragma omp simd" + self._bad_clause(positions))
+            with self.block_of("for (i64 j = 0; j < m; j++)"):
+                self.line(f"const i64 {name} = c + j;")
+                for position in positions:
+                    self._inner_operation(position, reductions, lane="[j]")
+        for position in flushed:
+            for statement in reductions[position].flush(lanes):
+                self.line(statement)
+        if flushed:
+            self.depth -= 1
+            self.line("}")
+
+    def _bad_clause(self, positions: list[int]) -> str:
+        return " reduction(|:bad)" if self._checked(positions) else ""
 
     def split_many(
         self, positions: list[int], variables: tuple[Symbol, ...]

@@ -100,15 +100,6 @@ class Accumulator:
             case kind:
                 raise AssertionError(f"{kind} is not combined value by value")
 
-    @property
-    def _flagged(self) -> bool:
-        """A float maximum runs as a plain comparison beside a flag for NaN, which vectorises."""
-        return (
-            self.kind in {"max", "min"}
-            and self.dtype.is_floating_point
-            and self.operation == "reduce"
-        )
-
     # ---- one outer point
     def declare(self) -> list[str]:
         """Variables before the sweep."""
@@ -117,8 +108,6 @@ class Accumulator:
         lines = [f"{self.c_type} {self.name} = {self.identity};"]
         if self.kind in {"argmax", "argmin"}:
             lines.append(f"i64 {self.name}_i = 0; bool {self.name}_f = false;")
-        if self._flagged:
-            lines.append(f"u32 {self.name}_n = 0;")
         if self.kind in {"any", "all"}:
             lines = [f"u32 {self.name}_b = {1 if self.kind == 'all' else 0};"]
         return lines
@@ -130,15 +119,10 @@ class Accumulator:
                 return [f"reduction(+:{self.name})"]
             case "prod" if self.dtype is not torch.bool:
                 return [f"reduction(*:{self.name})"]
-            case "max" | "min":
-                extra = [f"reduction(|:{self.name}_n)"] if self._flagged else []
-                return [f"reduction({self.kind}:{self.name})", *extra]
             case "any":
                 return [f"reduction(|:{self.name}_b)"]
             case "all":
                 return [f"reduction(&:{self.name}_b)"]
-            case "welford":
-                return [f"reduction(+:{self.name}_s)"]
             case _:
                 return []
 
@@ -157,23 +141,13 @@ class Accumulator:
                     f"{m2} += {self.name}_d * ({value} - {mean});",
                 ]
             case "welford":
-                return [f"{self.name}_t[j] = {value}; {self.name}_s += {value};"]
+                return [f"{self.name}_t[j] = {value};"]
             case "welford_combine":
                 return [self._chan(lane, *values)]
             case "any" if not lane:
                 return [f"{self.name}_b |= (u32)({value} != 0);"]
             case "all" if not lane:
                 return [f"{self.name}_b &= (u32)({value} != 0);"]
-            case "max" | "min" if self._flagged and not lane:
-                sign = ">" if self.kind == "max" else "<"
-                return [
-                    f"{name} = {value} {sign} {name} ? {value} : {name}; {name}_n |= (u32)({value} != {value});"
-                ]
-            case "max" | "min" if (
-                not lane and self.operation == "reduce" and self.dtype is not torch.bool
-            ):
-                sign = ">" if self.kind == "max" else "<"
-                return [f"{name} = {value} {sign} {name} ? {value} : {name};"]
             case "sum" if self.dtype is not torch.bool and not self.dtype.is_complex:
                 return [f"{name} += {value};"]
             case _:
@@ -205,8 +179,6 @@ class Accumulator:
 
     def finish(self) -> list[str]:
         """After the sweep."""
-        if self._flagged:
-            return [f"{self.name} = {self.name}_n ? ({self.c_type})CI_NAN : {self.name};"]
         if self.kind in {"any", "all"}:
             return [f"const bool {self.name} = {self.name}_b != 0;"]
         return []
@@ -220,9 +192,7 @@ class Accumulator:
         """Variables before a chunk of at most `size` points."""
         match self.kind:
             case "welford":
-                return [
-                    f"{self.c_type} {self.name}_s = 0, {self.name}_t[{size}] __attribute__((aligned(64)));"
-                ]
+                return [f"{self.c_type} {self.name}_t[{size}] __attribute__((aligned(64)));"]
             case "sum":
                 return [f"{self.c_type} {self.name} = {self.identity};"]
             case _:
@@ -236,13 +206,54 @@ class Accumulator:
             case "welford":
                 kind, name = self.c_type, part.name
                 return [
-                    f"const {kind} {name}_m = {name}_s / ({kind})m; {kind} {name}_q = 0;",
-                    f"#pragma omp simd reduction(+:{name}_q)",
-                    f"for (i64 k = 0; k < m; k++) {{ const {kind} d_ = {name}_t[k] - {name}_m; {name}_q += d_ * d_; }}",
+                    f"const {kind} {name}_m = ci_row_sum<{kind}>({name}_t, m) / ({kind})m;",
+                    f"const {kind} {name}_q = ci_row_m2<{kind}>({name}_t, m, {name}_m);",
                     self._chan("", f"{name}_m", f"{name}_q", f"({kind})m"),
                 ]
             case _:
                 return []
+
+    # ---- one outer point, the reduction spread over lanes
+    def flush(self, lanes: int) -> list[str]:
+        """Move the lanes' partial sums to a second row, so that no chain of additions grows long."""
+        name = self.name
+        step = f"{name}_w[j] += {name}[j]; {name}[j] = 0;"
+        return [f"for (i64 j = 0; j < {lanes}; j++) {{ {step} }}"]
+
+    def declare_flush(self, lanes: int) -> list[str]:
+        """The second row of `flush`."""
+        return [f"{self.c_type} {self.name}_w[{lanes}] __attribute__((aligned(64))) = {{}};"]
+
+    def gather_lanes(self, lanes: int, *, flushed: bool) -> list[str]:
+        """Combine the lanes into `lane_result`."""
+        name, kind = self.name, self.c_type
+        if self.kind in {"argmax", "argmin"}:
+            sign = ">" if self.kind == "argmax" else "<"
+            better = f"a_ {sign} {name}_r || (a_ != a_ && {name}_r == {name}_r)"
+            equal = f"(a_ == {name}_r || (a_ != a_ && {name}_r != {name}_r))"
+            choice = f"!{name}_rf || {better} || ({equal} && i_ < {name}_ri)"
+            return [
+                f"{kind} {name}_r = {self.identity}; i64 {name}_ri = 0; bool {name}_rf = false;",
+                f"for (i64 j = 0; j < {lanes}; j++) {{",
+                f"  const {kind} a_ = {name}[j]; const i64 i_ = {name}_i[j];",
+                f"  const bool c_ = {name}_f[j] && ({choice});",
+                f"  {name}_r = c_ ? a_ : {name}_r; {name}_ri = c_ ? i_ : {name}_ri;",
+                f"  {name}_rf |= {name}_f[j];",
+                "}",
+            ]
+        row = f"{name}_w" if flushed else name
+        lines = []
+        width = lanes // 2
+        while width:
+            both = self.combine(f"{row}[j]", f"{row}[j + {width}]")
+            lines.append(f"for (i64 j = 0; j < {width}; j++) {row}[j] = {both};")
+            width //= 2
+        return [*lines, f"const {kind} {name}_r = {row}[0];"]
+
+    @property
+    def lane_result(self) -> str:
+        """What `gather_lanes` leaves."""
+        return f"{self.name}_ri" if self.kind in {"argmax", "argmin"} else f"{self.name}_r"
 
     # ---- a block of outer points
     def declare_lanes(self, block: int) -> list[str]:
