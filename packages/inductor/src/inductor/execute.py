@@ -5,12 +5,15 @@ In: a `Program` and its FX graph. Out: a callable with `boxed` and `output_layou
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from inductor.codegen.program import compile_program, kernel_texts
 from inductor.ir.execute import run_program
 from inductor.ir.nodes import View
+from inductor.runtime.settings import BuildSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,6 +14,7 @@ from torch._ops import OpOverload
 
 from inductor.errors import UnsupportedOperationError, WireError
 from inductor.ir.nodes import Graph, GraphInput, Origin, View
+from inductor.ir.operations import VALUE_DTYPES, value_dtype
 from inductor.lowering.builder import Builder, TensorFact
 from inductor.lowering.registry import LOWERINGS, VENDOR, VIEWS
 from inductor.lowering.values import Value
@@ -220,6 +221,9 @@ def _call(builder: Builder, node: Node, fact: Any, environment: dict[Node, Any])
     builder.operator = target
     builder.origin = Origin(str(node.name), str(target), node.meta.get("source_line"))
     function = LOWERINGS.get(target)
+    strange = _strange_dtype((fact, *args, *kwargs.values()))
+    if strange is not None:
+        return builder.call("fallback", target, args, kwargs, f"{strange} isn't computed in loops")
     if function is None:
         reason = VENDOR.get(target)
         if reason is not None:
@@ -231,6 +235,19 @@ def _call(builder: Builder, node: Node, fact: Any, environment: dict[Node, Any])
         # What was stored meanwhile is right as it is; what nobody reads is dropped by the schedule.
         builder.fact = fact
         return builder.call("fallback", target, args, kwargs, error.why)
+
+
+def _strange_dtype(values: Any) -> torch.dtype | None:
+    """A dtype among results and operands that bodies don't have."""
+    for value in values:
+        if isinstance(value, (TensorFact, Value)):
+            if value_dtype(value.dtype) not in VALUE_DTYPES:
+                return value.dtype
+        elif isinstance(value, tuple):
+            inner = _strange_dtype(value)
+            if inner is not None:
+                return inner
+    return None
 
 
 def _has_tensor(fact: Any) -> bool:

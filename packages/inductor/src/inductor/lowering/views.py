@@ -519,7 +519,9 @@ def repeat(builder: Builder, x: Value, repeats: Any) -> Value:
 
     def load(recorder: Recorder, place: Coordinates) -> Scalar:
         inner = tuple(
-            coordinate if repeats[skip + axis] == 1 else coordinate % x.shape[axis]
+            coordinate
+            if repeats[skip + axis] == 1 or x.shape[axis] == 0
+            else coordinate % x.shape[axis]
             for axis, coordinate in enumerate(place[skip:])
         )
         return x.load(recorder, inner)
