@@ -25,6 +25,8 @@ from primtorch.symbolic.expression import (
     Modulo,
     Symbol,
     evaluate,
+    maximum,
+    minimum,
     split_sum,
     substitute,
 )
@@ -300,6 +302,24 @@ class SizeEnvironment:
         if isinstance(value, int):
             return value == 1
         return self.decide_or(equal(value, 1), default=False)
+
+    def smaller(self, left: int | Expression, right: int | Expression) -> int | Expression:
+        """The smaller of two: one of them by proof or guard, else their minimum in symbols."""
+        if self._can_decide(left, right):
+            return right if self.less(right, left) else left
+        return minimum(left, right)
+
+    def larger(self, left: int | Expression, right: int | Expression) -> int | Expression:
+        """The larger of two: one of them by proof or guard, else their maximum in symbols."""
+        if self._can_decide(left, right):
+            return right if self.less(left, right) else left
+        return maximum(left, right)
+
+    def _can_decide(self, left: int | Expression, right: int | Expression) -> bool:
+        question = less_than(left, right)
+        if self.proof(question) is not None:
+            return True
+        return not self.frozen and self.has_hint(left) and self.has_hint(right)
 
     def constant(self, value: int | Expression) -> int:
         """The value as a number, specialising on it with a guard."""

@@ -29,6 +29,12 @@ class Sizes(Protocol):
     def is_one(self, value: int | Expression) -> bool:
         """Whether a size is 1."""
 
+    def smaller(self, left: int | Expression, right: int | Expression) -> int | Expression:
+        """The smaller of two sizes: one of them where that can be decided."""
+
+    def larger(self, left: int | Expression, right: int | Expression) -> int | Expression:
+        """The larger of two sizes: one of them where that can be decided."""
+
     def constant(self, value: int | Expression) -> int:
         """The value as a number."""
 
@@ -53,6 +59,14 @@ class StaticSizes:
     def is_one(self, value: int | Expression) -> bool:
         """Whether value == 1."""
         return value == 1
+
+    def smaller(self, left: int | Expression, right: int | Expression) -> int | Expression:
+        """The smaller int."""
+        return left if self.less(left, right) else right
+
+    def larger(self, left: int | Expression, right: int | Expression) -> int | Expression:
+        """The larger int."""
+        return right if self.less(left, right) else left
 
     def constant(self, value: int | Expression) -> int:
         """The int itself."""

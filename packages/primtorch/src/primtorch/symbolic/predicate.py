@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from primtorch.symbolic.expression import (
     Expression,
+    Maximum,
+    Minimum,
     Symbol,
     bounds,
     evaluate,
@@ -108,6 +110,11 @@ def equal(left: int | Expression, right: int | Expression) -> bool | Predicate:
     """Whether left == right."""
     if left is right:
         return True
+    extreme = _equals_argument(left, right)
+    if extreme is None:
+        extreme = _equals_argument(right, left)
+    if extreme is not None:
+        return extreme
     difference = _divide_common(left - right)
     constant, terms = split_sum(difference)
     if not terms:
@@ -282,6 +289,15 @@ def _substitute(
             return value
         case _:
             raise AssertionError(f"unknown predicate {value!r}")
+
+
+def _equals_argument(left: int | Expression, right: int | Expression) -> bool | Predicate | None:
+    """min(a, b) == a is a <= b, and max(a, b) == a is b <= a; None for other forms."""
+    if isinstance(left, Minimum) and right in left.arguments:
+        return conjunction(*(less_equal(right, other) for other in left.arguments))
+    if isinstance(left, Maximum) and right in left.arguments:
+        return conjunction(*(less_equal(other, right) for other in left.arguments))
+    return None
 
 
 def _divide_common(value: int | Expression) -> int | Expression:

@@ -23,7 +23,6 @@ from primtorch.symbolic import (
     Sizes,
     channels_last_strides,
     contiguous_strides,
-    maximum,
 )
 
 if TYPE_CHECKING:
@@ -176,7 +175,7 @@ def eye_m(
     return _new((n, m), dtype, device)
 
 
-def _arange_length(start: Any, end: Any, step: Any) -> int | Expression:
+def _arange_length(sizes: Sizes, start: Any, end: Any, step: Any) -> int | Expression:
     if any(isinstance(value, (float, Real)) for value in (start, end, step)):
         return math.ceil((end - start) / step)
     if isinstance(step, int) and step == 0:
@@ -186,14 +185,16 @@ def _arange_length(start: Any, end: Any, step: Any) -> int | Expression:
         if length < 0:
             raise RuntimeError("upper bound and lower bound inconsistent with step sign")
         return length
-    return maximum(length, 0) if (length.bounds()[0] or -1) < 0 else length
+    return sizes.larger(length, 0)
 
 
-def _arange(start: Any, end: Any, step: Any, dtype: torch.dtype | None, device: Any) -> TensorMeta:
+def _arange(
+    sizes: Sizes, start: Any, end: Any, step: Any, dtype: torch.dtype | None, device: Any
+) -> TensorMeta:
     if dtype is None:
         integral = not any(isinstance(value, (float, Real)) for value in (start, end, step))
         dtype = torch.int64 if integral else torch.get_default_dtype()
-    return _new((_arange_length(start, end, step),), dtype, device)
+    return _new((_arange_length(sizes, start, end, step),), dtype, device)
 
 
 @shape_rule("arange")
@@ -201,8 +202,8 @@ def arange(
     sizes: Sizes, end: Any, *, dtype: Any = None, device: Any = None, **rest: Any
 ) -> TensorMeta:
     """0, 1, ... below end."""
-    del sizes, rest
-    return _arange(0, end, 1, dtype, device)
+    del rest
+    return _arange(sizes, 0, end, 1, dtype, device)
 
 
 @shape_rule("arange.start")
@@ -210,8 +211,8 @@ def arange_start(
     sizes: Sizes, start: Any, end: Any, *, dtype: Any = None, device: Any = None, **rest: Any
 ) -> TensorMeta:
     """From start below end."""
-    del sizes, rest
-    return _arange(start, end, 1, dtype, device)
+    del rest
+    return _arange(sizes, start, end, 1, dtype, device)
 
 
 @shape_rule("arange.start_step")
@@ -226,8 +227,8 @@ def arange_step(
     **rest: Any,
 ) -> TensorMeta:
     """From start below end by steps."""
-    del sizes, rest
-    return _arange(start, end, step, dtype, device)
+    del rest
+    return _arange(sizes, start, end, step, dtype, device)
 
 
 @shape_rule("linspace", "logspace")

@@ -25,7 +25,7 @@ def column_major(x: TensorMeta, shape: Shape) -> TensorMeta:
 @shape_rule("_linalg_svd")
 def linalg_svd(
     sizes: Sizes,
-    A: TensorMeta,  # noqa: N803 - the schema's name
+    A: TensorMeta,
     full_matrices: bool = False,
     compute_uv: bool = True,
     *,

@@ -111,9 +111,9 @@ def native_group_norm(
     x: TensorMeta,
     weight: TensorMeta | None,
     bias: TensorMeta | None,
-    N: int | Expression,  # noqa: N803 - the schema's names
-    C: int | Expression,  # noqa: N803
-    HxW: int | Expression,  # noqa: N803
+    N: int | Expression,
+    C: int | Expression,
+    HxW: int | Expression,
     group: int,
     eps: float,
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
@@ -135,9 +135,9 @@ def native_group_norm_backward(
     mean: TensorMeta,
     rstd: TensorMeta,
     weight: TensorMeta | None,
-    N: int | Expression,  # noqa: N803
-    C: int | Expression,  # noqa: N803
-    HxW: int | Expression,  # noqa: N803
+    N: int | Expression,
+    C: int | Expression,
+    HxW: int | Expression,
     group: int,
     output_mask: Sequence[bool],
 ) -> tuple[TensorMeta | None, ...]:

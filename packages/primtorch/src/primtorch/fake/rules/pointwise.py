@@ -224,7 +224,7 @@ def complex_(sizes: Sizes, real: TensorMeta, imag: TensorMeta) -> TensorMeta:
 
 
 @shape_rule("polar")
-def polar(sizes: Sizes, abs: TensorMeta, angle: TensorMeta) -> TensorMeta:  # noqa: A002
+def polar(sizes: Sizes, abs: TensorMeta, angle: TensorMeta) -> TensorMeta:
     """Complex numbers from absolute value and argument."""
     return complex_(sizes, abs, angle)
 

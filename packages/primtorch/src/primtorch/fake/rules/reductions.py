@@ -255,7 +255,7 @@ def norm_all(sizes: Sizes, x: TensorMeta, p: Any = 2) -> TensorMeta:
 def vector_norm(
     sizes: Sizes,
     x: TensorMeta,
-    ord: Any = 2,  # noqa: A002 - the schema's name
+    ord: Any = 2,
     dim: Any = None,
     keepdim: bool = False,
     *,
@@ -315,6 +315,15 @@ def softmax(sizes: Sizes, x: TensorMeta, dim: int, half_to_float: bool) -> Tenso
     wrap_dimension(dim, x.ndim)
     dtype = torch.float32 if half_to_float else x.dtype
     return TensorMeta(x.shape, _softmax_strides(sizes, x), dtype, x.device)
+
+
+@shape_rule("_safe_softmax")
+def safe_softmax(
+    sizes: Sizes, x: TensorMeta, dim: int, dtype: torch.dtype | None = None
+) -> TensorMeta:
+    """Softmax that is zero where all inputs are -inf."""
+    wrap_dimension(dim, x.ndim)
+    return TensorMeta(x.shape, _softmax_strides(sizes, x), dtype or x.dtype, x.device)
 
 
 def _softmax_strides(sizes: Sizes, x: TensorMeta) -> Shape:
@@ -381,7 +390,7 @@ def topk(
     k: int | Expression,
     dim: int = -1,
     largest: bool = True,
-    sorted: bool = True,  # noqa: A002 - the schema's name
+    sorted: bool = True,
 ) -> tuple[TensorMeta, TensorMeta]:
     """The k largest along a dimension, and their indices."""
     del largest, sorted

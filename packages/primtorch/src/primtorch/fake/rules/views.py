@@ -12,7 +12,7 @@ from primtorch.fake.geometry import wrap_dimension, wrap_dimensions
 from primtorch.fake.meta import Shape, TensorMeta
 from primtorch.fake.promotion import complex_of, real_of
 from primtorch.fake.registry import register, shape_rule
-from primtorch.symbolic import Expression, Sizes, contiguous_strides, maximum, minimum
+from primtorch.symbolic import Expression, Sizes, contiguous_strides
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -313,22 +313,18 @@ def clamp_bounds(
 ) -> tuple[int | Expression, int | Expression]:
     """Start and end of a slice within [0, size], as Python's slices are clamped."""
 
-    def place(value: int | Expression, default: int) -> int | Expression:
-        del default
+    def place(value: int | Expression) -> int | Expression:
         if isinstance(value, int) and isinstance(size, int):
             return min(max(value + size if value < 0 else value, 0), size)
         if isinstance(value, int) and value >= _INFINITE:
             return size
         if sizes.less(value, 0):
-            value = value + size
-            return maximum(value, 0)
-        return minimum(value, size)
+            return sizes.larger(value + size, 0)
+        return sizes.smaller(value, size)
 
-    low = place(0 if start is None else start, 0)
-    high = place(_INFINITE if end is None else end, 0)
-    if isinstance(low, int) and isinstance(high, int):
-        return low, max(low, high)
-    return low, maximum(low, high)
+    low = place(0 if start is None else start)
+    high = place(_INFINITE if end is None else end)
+    return low, high if low == 0 else sizes.larger(low, high)
 
 
 @shape_rule("slice.Tensor")
@@ -403,15 +399,14 @@ def diagonal(
     sizes: Sizes, x: TensorMeta, offset: int = 0, dim1: int = 0, dim2: int = 1
 ) -> TensorMeta:
     """A diagonal of two dimensions as a new last dimension."""
-    del sizes
     first, second = wrap_dimension(dim1, x.ndim), wrap_dimension(dim2, x.ndim)
     if first == second:
         raise RuntimeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
     if offset >= 0:
-        length = maximum(minimum(x.shape[first], x.shape[second] - offset), 0)
+        length = sizes.larger(sizes.smaller(x.shape[first], x.shape[second] - offset), 0)
         start = x.stride[second] * offset
     else:
-        length = maximum(minimum(x.shape[first] + offset, x.shape[second]), 0)
+        length = sizes.larger(sizes.smaller(x.shape[first] + offset, x.shape[second]), 0)
         start = x.stride[first] * -offset
     rest = [i for i in range(x.ndim) if i not in (first, second)]
     moved = x.storage_offset if length == 0 else x.storage_offset + start
