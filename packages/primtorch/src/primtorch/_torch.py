@@ -34,6 +34,11 @@ def make_wrapper(
     )
 
 
+def replace_data(tensor: torch.Tensor, replacement: torch.Tensor) -> None:
+    """Give the C++ tensor the sizes and strides of another; asks the tensor's class once."""
+    tensor.data = replacement
+
+
 def has_kernel(operator: str, key: str) -> bool:
     """Whether an operator ("aten::add.Tensor") has a kernel registered at a dispatch key."""
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator, key)

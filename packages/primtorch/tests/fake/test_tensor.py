@@ -172,10 +172,19 @@ def test_copies_and_repr(context) -> None:
     assert repr(x) == "FakeTensor([2, 3], float32, cpu)"
 
 
-def test_geometry_changes_in_place_are_refused(context) -> None:
-    x = fakeify(torch.randn(2, 3), context)
-    with pytest.raises(UnsupportedOperatorError, match="geometry"):
-        x.t_()
+def test_geometry_changes_in_place(context) -> None:
+    x = fakeify(torch.randn(2, 3, requires_grad=True), context)
+    y = x * 2
+    storage = y.storage
+    assert y.t_() is y
+    assert y.unsqueeze_(1).shape == (3, 1, 2)
+    assert y.squeeze_(1).stride() == (1, 3)
+    assert y.meta == meta_of(torch.randn(2, 3).t())
+    assert y.storage is storage
+    (grad,) = torch.autograd.grad((y * y).sum(), x)
+    assert grad.shape == (2, 3)
+    with pytest.raises(UnsupportedOperatorError, match="memory"):
+        (x + 1).detach().resize_(7)
 
 
 def test_torchs_own_compiler_is_not_imported() -> None:

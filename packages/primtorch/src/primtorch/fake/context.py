@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
     from torch._ops import OpOverload
 
-# In-place operators that change the geometry of the tensor itself, which a fake can't follow.
-METADATA_MUTATIONS = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("resize_", "resize_as_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_"),
-        *("as_strided_", "swapaxes_", "swapdims_", "detach_", "_resize_output_"),
-    )
+# In-place operators that change the geometry of the tensor itself: the view that it becomes.
+GEOMETRY_MUTATIONS = frozenset(
+    f"aten::{name}_" for name in ("t", "transpose", "squeeze", "unsqueeze", "as_strided")
+)
+# Others, which a fake can't follow: the memory itself changes.
+_REFUSED = frozenset(
+    f"aten::{name}" for name in ("resize_", "resize_as_", "set_", "_resize_output_")
 )
 
 
@@ -68,8 +68,11 @@ class ShapeContext:
     def _handle_mutation(
         self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> object:
-        if op._schema.name in METADATA_MUTATIONS:
-            raise UnsupportedOperatorError(op, "it changes the geometry of a tensor in place")
+        name = op._schema.name
+        if name in GEOMETRY_MUTATIONS:
+            return self._change_geometry(op, args, kwargs)
+        if name in _REFUSED:
+            raise UnsupportedOperatorError(op, "it changes the memory of a tensor in place")
         returned = schema_of(op).returned
         if None in returned:
             # Mutates an argument and returns fresh tensors (batch norm with running statistics).
@@ -83,6 +86,15 @@ class ShapeContext:
         if not results:
             return None
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _change_geometry(
+        self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> object:
+        """`x.t_()` and its like: the tensor becomes the view that `x.t()` would be."""
+        packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::").removesuffix("_"))
+        view = getattr(packet, op._overloadname)
+        args[0].adopt(infer(view, args, kwargs, self.environment))
+        return args[0]
 
     def _wrap(self, value: Any, storage: Any) -> Any:
         """Metadata as fake tensors, expressions as symbolic sizes."""

@@ -42,6 +42,16 @@ class Storage:
     __slots__ = ("__weakref__",)
 
 
+class _Compatible:
+    """Answers the one question that C++ asks when a tensor takes over another's geometry."""
+
+    environment = None
+
+    def handle(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        del op, args, kwargs
+        return True
+
+
 class FakeTensor(torch.Tensor):
     """A tensor with metadata and no data; make one with `FakeTensor.create` or `fakeify`."""
 
@@ -88,6 +98,17 @@ class FakeTensor(torch.Tensor):
         result.context = context
         result.storage = Storage() if storage is None else storage
         return result
+
+    def adopt(self, meta: TensorMeta) -> None:
+        """Change the geometry of this very tensor, as `x.t_()` does; its storage stays."""
+        context = self.context
+        replacement = FakeTensor.create(meta, context)
+        self.context = _Compatible()  # C++ asks whether the two tensors are of one kind
+        try:
+            _torch.replace_data(self, replacement)
+        finally:
+            self.context = context
+        self.meta = meta
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,187 @@
+"""Nested regions of a captured graph: autocast, checkpoint, `autograd.Function`.
+
+Each is a plain function that runs eagerly with eager's meaning, so that a graph with regions can
+be called as it is. On fake tensors the same calls tell the tensors' context what they are:
+autocast sets the state that C++ autograd's casts follow, a checkpoint asks the context for a
+region in which its operators are recorded, and an `autograd.Function`'s backward is traced in
+place of the derivative of its forward.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch.utils import checkpoint as _checkpoint
+
+from primtorch import _torch
+from primtorch.fake.tensor import FakeTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+
+@dataclass(frozen=True, slots=True)
+class AutocastToken:
+    """What `exit_autocast` restores: (device type, enabled, dtype) before, and the cache switch."""
+
+    before: tuple[tuple[str, bool, torch.dtype], ...]
+    cache_enabled: bool
+
+
+def enter_autocast(
+    device_type: str,
+    dtype: torch.dtype | None = None,
+    enabled: bool = True,
+    cache_enabled: bool | None = None,
+) -> AutocastToken:
+    """Switch autocast on or off for a device type, until `exit_autocast` of the returned token.
+
+    Where the process has no such device, fake tensors of it stand on the CPU: then the CPU's
+    autocast is switched with it.
+    """
+    kinds = [device_type]
+    if not _torch.device_is_available(device_type):
+        kinds.append("cpu")
+    before = tuple(
+        (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in kinds
+    )
+    token = AutocastToken(before, torch.is_autocast_cache_enabled())
+    chosen = dtype or torch.get_autocast_dtype(device_type)
+    torch.autocast_increment_nesting()
+    for kind in kinds:
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, chosen)
+    if cache_enabled is not None:
+        torch.set_autocast_cache_enabled(cache_enabled)
+    return token
+
+
+def exit_autocast(token: AutocastToken) -> None:
+    """Restore autocast as it was before the `enter_autocast` that returned `token`."""
+    if torch.autocast_decrement_nesting() == 0:
+        torch.clear_autocast_cache()
+    for kind, enabled, dtype in token.before:
+        torch.set_autocast_enabled(kind, enabled)
+        torch.set_autocast_dtype(kind, dtype)
+    torch.set_autocast_cache_enabled(token.cache_enabled)
+
+
+class RegionContext(Protocol):
+    """A fake tensors' context that wants to know of regions has this method."""
+
+    def region(self, kind: str, options: dict[str, Any]) -> AbstractContextManager[object]:
+        """Enter a region; operators until its exit belong to it. The kind is "checkpoint"."""
+
+
+def checkpoint(
+    body: Callable[..., Any],
+    *args: Any,
+    preserve_rng_state: bool = True,
+    context_fn: Callable[[], Any] | None = None,
+) -> Any:
+    """`body(*args)`, whose intermediate values are recomputed in the backward instead of kept.
+
+    On fake tensors the body is run once, inside `context.region("checkpoint", options)` if the
+    context has that method: recomputing is then a matter of partitioning the joint graph.
+    """
+    fake = _first_fake(args)
+    if fake is not None:
+        enter = getattr(fake.context, "region", None)
+        options = {"preserve_rng_state": preserve_rng_state, "context_fn": context_fn}
+        with nullcontext() if enter is None else enter("checkpoint", options):
+            return body(*args)
+    keywords = {} if context_fn is None else {"context_fn": context_fn}
+    return _checkpoint.checkpoint(
+        body, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, **keywords
+    )
+
+
+def _first_fake(args: Sequence[Any]) -> FakeTensor | None:
+    for argument in args:
+        if isinstance(argument, FakeTensor):
+            return argument
+        if isinstance(argument, (list, tuple)):
+            found = _first_fake(argument)
+            if found is not None:
+                return found
+    return None
+
+
+class _Function(torch.autograd.Function):
+    """The forward and backward of `autograd_function` as autograd wants them."""
+
+    @staticmethod
+    def forward(ctx: Any, region: _Region, *args: Any) -> Any:
+        outputs, saved = region.forward(*args)
+        single = isinstance(outputs, torch.Tensor)
+        results = (outputs,) if single else tuple(outputs)
+        ctx.backward_body = region.backward
+        ctx.count = len(args)
+        tensors = [value for value in saved if isinstance(value, torch.Tensor)]
+        ctx.save_for_backward(*tensors)
+        ctx.plan = [None if isinstance(value, torch.Tensor) else (value,) for value in saved]
+        ctx.set_materialize_grads(region.materialize_grads)
+        if region.dirty:
+            ctx.mark_dirty(*(args[index] for index in region.dirty))
+        if region.non_differentiable:
+            ctx.mark_non_differentiable(*(results[index] for index in region.non_differentiable))
+        return outputs if single else results
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        tensors = iter(ctx.saved_tensors)
+        saved = [next(tensors) if held is None else held[0] for held in ctx.plan]
+        grads = ctx.backward_body(*saved, *grad_outputs)
+        grads = (grads,) if isinstance(grads, torch.Tensor) or grads is None else tuple(grads)
+        return (None, *grads, *(None,) * (ctx.count - len(grads)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+    dirty: tuple[int, ...]
+    non_differentiable: tuple[int, ...]
+    materialize_grads: bool
+
+
+def autograd_function(
+    forward: Callable[..., Any],
+    backward: Callable[..., Any],
+    *args: Any,
+    dirty: Sequence[int] = (),
+    non_differentiable: Sequence[int] = (),
+    materialize_grads: bool = True,
+) -> Any:
+    """Run `forward` with a derivative of the user's own.
+
+    Args:
+        forward: called with `args`, without gradients; returns (outputs, saved), where outputs is
+        a
+            tensor or a tuple and saved a tuple of what the backward needs.
+        backward: called with `*saved, *gradients of the outputs`; returns one gradient, or None,
+            for each of `args`.
+        *args: tensors and other values.
+        dirty: positions of arguments that `forward` changes in place.
+        non_differentiable: positions of outputs without gradient.
+        materialize_grads: whether an absent gradient of an output is passed as zeros, not None.
+
+    Returns:
+        The outputs as `forward` returned them.
+    """
+    region = _Region(forward, backward, tuple(dirty), tuple(non_differentiable), materialize_grads)
+    return _Function.apply(region, *args)
+
+
+__all__ = [
+    "AutocastToken",
+    "RegionContext",
+    "autograd_function",
+    "checkpoint",
+    "enter_autocast",
+    "exit_autocast",
+]
