@@ -116,21 +116,26 @@ class Comparison(TorchDispatchMode):
 
 
 def sweep(
-    comparison: Comparison, names: list[str], samples: int, backward: bool, layout: str = "plain"
+    comparison: Comparison,
+    names: list[str],
+    samples: int,
+    backward: bool,
+    layout: str = "plain",
+    device: str = "cpu",
 ) -> None:
     """Run the samples of the named operators (all if empty) under the comparison."""
     for info in op_db:
         if names and info.name not in names:
             continue
         for dtype in DTYPES:
-            if dtype not in info.dtypes:
+            if dtype not in (info.dtypes if device == "cpu" else info.dtypesIfCUDA):
                 continue
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 torch.manual_seed(0)
                 grad = backward and dtype is torch.float32 and info.supports_autograd
                 try:
-                    drawn = info.sample_inputs("cpu", dtype, requires_grad=grad)
+                    drawn = info.sample_inputs(device, dtype, requires_grad=grad)
                     inputs = list(itertools.islice(drawn, samples))
                 except Exception:  # noqa: BLE001 - the database's own trouble
                     continue
@@ -154,11 +159,19 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=6)
     parser.add_argument("--no-backward", action="store_true")
     parser.add_argument("--layout", default="plain")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--show", type=int, default=1)
     parser.add_argument("--json")
     options = parser.parse_args()
     comparison = Comparison()
-    sweep(comparison, options.names, options.samples, not options.no_backward, options.layout)
+    sweep(
+        comparison,
+        options.names,
+        options.samples,
+        not options.no_backward,
+        options.layout,
+        options.device,
+    )
     reached = {*comparison.right, *comparison.wrong, *comparison.unknown}
     bad = {name: found for name, found in comparison.wrong.items() if found}
     for name, found in sorted(bad.items()):
