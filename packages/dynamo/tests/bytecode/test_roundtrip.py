@@ -4,6 +4,7 @@ The bytecode package knows nothing of torch, so other interpreters than the one 
 are tried in a subprocess that sees only that package.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -45,6 +46,9 @@ def test_assembling_what_was_decoded_is_the_identity_on_a_sample(version, python
 
 
 @pytest.mark.property
+@pytest.mark.skipif(
+    os.environ.get("HYPOTHESIS_PROFILE") != "long", reason="a minute: run by nox -s properties"
+)
 @pytest.mark.parametrize(("version", "python"), interpreters())
 def test_assembling_what_was_decoded_is_the_identity_on_the_standard_library(version, python):
     assert "all equal" in run(python, "roundtrip_stdlib.py", "1")

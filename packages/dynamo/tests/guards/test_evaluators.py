@@ -161,13 +161,15 @@ def same_list(left, right):
     if left is None or right is None:
         return left is right
     return len(left) == len(right) and all(
-        a is b or (type(a) is type(b) and isinstance(a, (int, str, tuple)) and a == b)
+        a is b
+        or (type(a) is type(b) and isinstance(a, (int, str, tuple, types.GenericAlias)) and a == b)
         for a, b in zip(left, right, strict=True)
     )
 
 
 @pytest.mark.skipif(not HAVE_C, reason="the extension is not built")
-@settings(max_examples=600, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.property
+@settings(suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_both_evaluators_agree(case):
     guards, inputs, slots = case
@@ -180,7 +182,8 @@ def test_both_evaluators_agree(case):
 
 
 @pytest.mark.skipif(not HAVE_C, reason="the extension is not built")
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.property
+@settings(suppress_health_check=list(HealthCheck))
 @given(programs())
 def test_both_evaluators_agree_when_everything_is_asked_of_python(case):
     guards, inputs, slots = case
@@ -193,7 +196,7 @@ def test_both_evaluators_agree_when_everything_is_asked_of_python(case):
     assert same_list(native, program.match_in_python(slots, function))
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.property
 @given(scalars, scalars)
 def test_constants_are_the_same_when_programs_cannot_tell_them_apart(left, right):
     same = same_constant(left, right)
@@ -204,7 +207,8 @@ def test_constants_are_the_same_when_programs_cannot_tell_them_apart(left, right
     assert same_constant(left, left)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.property
+@settings(suppress_health_check=list(HealthCheck))
 @given(sources, values, values)
 def test_generated_code_loads_what_the_source_names(source, a, b):
     import dataclasses
