@@ -3,11 +3,28 @@
 `lower` walks an FX graph; `registry` holds who lowers what, filled by importing the families.
 """
 
-from inductor.lowering import assembly, creation, indexing, pointwise, reduction, views
+from inductor.lowering import (
+    assembly,
+    creation,
+    indexing,
+    normalization,
+    pointwise,
+    reduction,
+    views,
+)
 from inductor.lowering import vendor as vendor_operators
 from inductor.lowering.lower import lower
 from inductor.lowering.registry import LOWERINGS, VENDOR, VIEWS
 
-FAMILIES = (assembly, creation, indexing, pointwise, reduction, vendor_operators, views)
+FAMILIES = (
+    assembly,
+    creation,
+    indexing,
+    normalization,
+    pointwise,
+    reduction,
+    vendor_operators,
+    views,
+)
 
 __all__ = ["FAMILIES", "LOWERINGS", "VENDOR", "VIEWS", "lower"]

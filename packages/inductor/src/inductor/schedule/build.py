@@ -8,7 +8,9 @@ from inductor.errors import VerificationError
 from inductor.ir.kernel import Kernel, Program, Schedule
 from inductor.ir.nodes import Buffer, OperatorCall, View
 from inductor.ir.verify import verify_body
+from inductor.schedule.decide import tiled
 from inductor.schedule.fusion import fuse, ordered
+from inductor.schedule.hoist import hoist_invariants
 from inductor.schedule.kernels import make_kernel
 from inductor.schedule.memory import plan_memory
 from inductor.schedule.merge import merge
@@ -55,9 +57,12 @@ def build(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Progra
 def _kernel(name: str, group: Group, graph: Graph, escaping: set[str]) -> Kernel:
     merged = merge(group, graph.buffers, escaping)
     node = group.members[0].info.node
+    body = simplify_loops(merged.body)
+    if node.device.type == "cpu" and tiled(body, graph.buffers) is None:
+        body = hoist_invariants(body)
     return make_kernel(
         name,
-        simplify_loops(merged.body),
+        body,
         graph.buffers,
         locals_=merged.locals,
         device=node.device,

@@ -117,6 +117,11 @@ def _tile(body: LoopBody, outer: Sequence[Symbol], buffers: Mapping[str, Buffer]
     return None
 
 
+def tiled(body: LoopBody, buffers: Mapping[str, Buffer]) -> Tile | None:
+    """The tiles that a pointwise body wants, if any."""
+    return None if body.reduction_ranges else _tile(body, outer_symbols(body.ranges), buffers)
+
+
 def _parallel(body: LoopBody, vector: Vector | None) -> int:
     """As many leading loops as it takes to have enough chunks, the vector loop only if alone."""
     limit = len(body.ranges)

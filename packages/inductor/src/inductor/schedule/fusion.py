@@ -19,9 +19,11 @@ from inductor.schedule.groups import Fit, Group, NodeInfo, apply, inspect, joine
 
 if TYPE_CHECKING:
     from inductor.ir.nodes import Graph
+    from inductor.ir.operations import Size
 
 MOST_MEMBERS = 64
 MOST_CANDIDATES = 64
+SMALL_BYTES = 4096
 SHARED_FRACTION = 4
 """Operands that both only read must make up a fourth of the node's traffic to fuse for them alone.
 """
@@ -36,6 +38,8 @@ class Fusion:
     ancestors: list[int] = field(default_factory=list)
     writers: dict[str, list[int]] = field(default_factory=dict)
     readers: dict[str, list[int]] = field(default_factory=dict)
+    small: dict[tuple[Size, ...], int] = field(default_factory=dict)
+    """The first group of tiny pointwise nodes of each shape."""
 
 
 def live_nodes(graph: Graph) -> list[LoopNode | OperatorCall]:
@@ -164,6 +168,7 @@ def _choose(
         for number in fusion.readers.get(buffer, ())[-MOST_CANDIDATES:]:
             candidates[number] = candidates.get(number, 0) + size
     traffic = sum(sizes[buffer] for buffer in node.reads | node.writes)
+    beside = _beside(fusion, node, traffic)
     order = sorted(candidates.items(), key=lambda pair: (-pair[1], -pair[0]))
     for number, saved in order:
         item = fusion.items[number]
@@ -182,7 +187,31 @@ def _choose(
             how += ", columns summed along the rows"
         fusion.notes.append(FusionNote(last, node.name, True, how, saved))
         return item, fit
+    if beside is not None:
+        item = fusion.items[beside]
+        assert isinstance(item, Group)
+        last = item.members[-1].info.node.name
+        reason = _refusal(fusion, item, beside, dependencies, writer_count, node)
+        beside_fit: Fit | str = reason or joined(item, info)
+        if not isinstance(beside_fit, str):
+            fusion.notes.append(FusionNote(last, node.name, True, "too small for a kernel", 0))
+            return item, beside_fit
     return None
+
+
+def _beside(fusion: Fusion, node: LoopNode, traffic: int) -> int | None:
+    """A kernel to run along with, sharing nothing, where one of our own costs more than its work.
+
+    Pieces of one concatenation count as such too.
+    """
+    for buffer in node.writes:
+        for number in fusion.writers.get(buffer, ()):
+            return number if isinstance(fusion.items[number], Group) else None
+    if node.body.reduction_ranges or traffic > SMALL_BYTES:
+        return None
+    found = fusion.small.get(node.body.ranges)
+    fusion.small.setdefault(node.body.ranges, len(fusion.items))
+    return found
 
 
 def _refusal(
