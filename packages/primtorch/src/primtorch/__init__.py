@@ -1,6 +1,7 @@
 """What every PyTorch operator means: primitives, decompositions, shape rules, fake tensors and symbolic sizes."""
 
 from primtorch.__about__ import __version__
+from primtorch.coverage import coverage_report
 from primtorch.prims import PRIMS, is_prim
 from primtorch.registry import decomposes
 from primtorch.tables import CORE_ATEN, DecompositionTable, decomposition_table
@@ -10,6 +11,7 @@ __all__ = [
     "PRIMS",
     "DecompositionTable",
     "__version__",
+    "coverage_report",
     "decomposes",
     "decomposition_table",
     "is_prim",

@@ -44,6 +44,11 @@ def has_kernel(operator: str, key: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator, key)
 
 
+def operator_names() -> list[str]:
+    """Every operator that the dispatcher knows: "aten::add.Tensor", "aten::relu"."""
+    return list(torch._C._dispatch_get_all_op_names())
+
+
 def device_is_available(device_type: str) -> bool:
     """Whether tensors of this device type can be made in this process."""
     if device_type in ("cpu", "meta"):

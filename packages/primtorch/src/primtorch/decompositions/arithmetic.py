@@ -492,3 +492,9 @@ def isfinite(self: Tensor) -> Tensor:
     if not (self.dtype.is_floating_point or self.dtype.is_complex):
         return aten.full_like.default(self, True, dtype=torch.bool)
     return aten.eq.Tensor(self, self) & aten.ne.Scalar(aten.abs.default(self), math.inf)
+
+
+@decomposes("aten.copysign.Scalar")
+def copysign_scalar(self: Tensor, other: Number) -> Tensor:
+    """The magnitude of each element with the sign of a number."""
+    return aten.copysign.Tensor(self, _number_tensor(self, other))

@@ -133,25 +133,70 @@ def linspace(start: Number, end: Number, steps: int, **options: Any) -> Tensor:
     """`steps` numbers from `start` to `end`, reckoned from the nearer end."""
     if steps < 0:
         raise RuntimeError("number of steps must be non-negative")
-    complex_ends = isinstance(start, complex) or isinstance(end, complex)
-    dtype = options.get("dtype") or (
-        torch.complex64
-        if complex_ends and torch.get_default_dtype() is torch.float32
-        else torch.complex128
-        if complex_ends
-        else torch.get_default_dtype()
-    )
+    dtype = options.get("dtype") or _linspace_dtype(start, end)
     options["dtype"] = dtype
     if steps <= 1:
         return aten.full.default([steps], start, **options)
-    computation = computation_dtype(dtype)
     index = aten.arange.start_step(0, steps, 1, dtype=torch.int64, device=options.get("device"))
     if not (dtype.is_floating_point or dtype.is_complex):
         return _integral_linspace(int(start.real), int(end.real), steps, index, dtype)
+    return _between(index, start, end, steps, dtype)
+
+
+def _linspace_dtype(start: Number, end: Number) -> torch.dtype:
+    default = torch.get_default_dtype()
+    if isinstance(start, complex) or isinstance(end, complex):
+        return torch.complex128 if default is torch.float64 else torch.complex64
+    return default
+
+
+def _between(
+    index: Tensor, start: Number | Tensor, end: Number | Tensor, steps: int, dtype: torch.dtype
+) -> Tensor:
+    """start + index * step in the first half, end - (steps - 1 - index) * step in the second."""
+    computation = computation_dtype(dtype)
     step = (end - start) / (steps - 1)
     rising = cast(index, computation) * step + start
-    falling = end - cast(steps - 1 - index, computation) * step
+    rest = cast(aten.sub.Tensor(steps - 1, index), computation)
+    falling = aten.sub.Tensor(end, rest * step)
     return cast(aten.where.self(aten.lt.Scalar(index, steps // 2), rising, falling), dtype)
+
+
+def _linspace_of_tensors(
+    start: Number | Tensor, end: Number | Tensor, steps: int, **options: Any
+) -> Tensor:
+    """`linspace` whose ends are 0-d tensors."""
+    for name, value in (("start", start), ("end", end)):
+        if isinstance(value, Tensor) and value.dim():
+            raise RuntimeError(
+                "linspace only supports 0-dimensional start and end tensors, "
+                f"but got {name} with {value.dim()} dimension(s)."
+            )
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    if steps <= 1 or not dtype.is_floating_point:
+        return NotImplemented
+    computation = computation_dtype(dtype)
+    ends = [cast(v, computation) if isinstance(v, Tensor) else v for v in (start, end)]
+    device = options.get("device")
+    index = aten.arange.start_step(0, steps, 1, dtype=torch.int64, device=device)
+    return _between(index, ends[0], ends[1], steps, dtype)
+
+
+def _logspace_of_tensors(
+    start: Number | Tensor, end: Number | Tensor, steps: int, base: float = 10.0, **options: Any
+) -> Tensor:
+    """`logspace` whose ends are 0-d tensors."""
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    inner = {**options, "dtype": computation_dtype(dtype)}
+    exponents = _linspace_of_tensors(start, end, steps, **inner)
+    if exponents is NotImplemented:
+        return exponents
+    return cast(aten.pow.Scalar(base, exponents), dtype)
+
+
+for _ends in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"):
+    decomposes(f"aten.linspace.{_ends}")(_linspace_of_tensors)
+    decomposes(f"aten.logspace.{_ends}")(_logspace_of_tensors)
 
 
 def _integral_linspace(
@@ -161,7 +206,8 @@ def _integral_linspace(
     step = (end - start) / (steps - 1)
     step_tensor = aten.full.default([], step, dtype=torch.float32, device=index.device)
     rising = step_tensor * cast(index, torch.float32) + start
-    falling = end - step_tensor * cast(steps - 1 - index, torch.float32)
+    rest = cast(aten.sub.Tensor(steps - 1, index), torch.float32)
+    falling = aten.sub.Tensor(end, step_tensor * rest)
     return cast(aten.where.self(aten.lt.Scalar(index, steps // 2), rising, falling), dtype)
 
 
@@ -229,3 +275,36 @@ def _triangle_indices(
     if not rows:
         return aten.full.default([2, 0], 0, dtype=dtype, device=device)
     return aten.stack.default([aten.cat.default(rows), aten.cat.default(columns)])
+
+
+@decomposes(aten.logspace.default)
+def logspace(start: Number, end: Number, steps: int, base: float = 10.0, **options: Any) -> Tensor:
+    """`base` raised to `steps` numbers from `start` to `end`."""
+    dtype = options.get("dtype") or torch.get_default_dtype()
+    if not dtype.is_floating_point:
+        return NotImplemented
+    exponents = linspace(start, end, steps, **{**options, "dtype": computation_dtype(dtype)})
+    return cast(aten.pow.Scalar(base, exponents), dtype)
+
+
+@decomposes("aten.empty_permuted.default")
+def empty_permuted(size: Sequence[int], physical_layout: Sequence[int], **options: Any) -> Tensor:
+    """No particular values, stored in the given order of dimensions, the last one fastest."""
+    if sorted(physical_layout) != list(range(len(size))):
+        raise RuntimeError(
+            "Number of dimensions in the tensor input does not match the length of the desired ordering of dimensions"
+            if len(physical_layout) != len(size)
+            else "Duplicate dim not allowed"
+        )
+    stride = [0] * len(size)
+    step = 1
+    for dim in reversed(physical_layout):
+        stride[dim] = step
+        step = step * max(size[dim], 1)
+    return aten.empty_strided.default(size, stride, **_floating(options))
+
+
+@decomposes("aten._efficientzerotensor.default")
+def _efficientzerotensor(size: Sequence[int], **options: Any) -> Tensor:
+    """Zeros."""
+    return aten.full.default(size, 0, **_floating(options))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from primtorch.decompositions.padding import in_format_of
 from primtorch.decompositions.views import contiguous, reshaped, wrapped
 from primtorch.promotion import cast, computation_dtype
 from primtorch.registry import decomposes
@@ -342,3 +343,56 @@ def isin_scalar(
     return (
         aten.ne.Scalar(elements, test_element) if invert else aten.eq.Scalar(elements, test_element)
     )
+
+
+def _unpooled(self: Tensor, indices: Tensor, output_size: Sequence[int]) -> Tensor:
+    """Each value written to its position in zeros, the last dimensions flattened."""
+    rank = len(output_size)
+    outer = list(self.shape[: self.dim() - rank])
+    flat = math.prod(output_size)
+    zeros = aten.full.default([*outer, flat], 0, dtype=self.dtype, device=self.device)
+    index = reshaped(indices, [*outer, -1]) if self.numel() else reshaped(indices, [*outer, 0])
+    source = reshaped(self, list(index.shape))
+    out = aten.scatter.src(zeros, len(outer), index, source)
+    return aten.view.default(out, [*outer, *output_size])
+
+
+@decomposes(aten.max_unpool2d.default)
+def max_unpool2d(self: Tensor, indices: Tensor, output_size: Sequence[int]) -> Tensor:
+    """Values put back where pooling found them, zeros elsewhere."""
+    _check_unpool(self, indices, output_size, 2)
+    return in_format_of(_unpooled(self, indices, output_size), self)
+
+
+@decomposes(aten.max_unpool3d.default)
+def max_unpool3d(
+    self: Tensor,
+    indices: Tensor,
+    output_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],  # noqa: ARG001  part of the size that the caller computed
+) -> Tensor:
+    """Values put back where pooling found them, zeros elsewhere."""
+    if any(step <= 0 for step in stride):
+        raise RuntimeError(f"strides should be greater than zero, but got stride: {list(stride)}")
+    _check_unpool(self, indices, output_size, 3)
+    return _unpooled(self, indices, output_size)
+
+
+def _check_unpool(self: Tensor, indices: Tensor, output_size: Sequence[int], rank: int) -> None:
+    if indices.dtype is not torch.int64:
+        raise RuntimeError(f"elements in indices should be type int64 but got: {indices.dtype}")
+    if len(output_size) != rank:
+        raise RuntimeError(
+            f"There should be exactly {rank} elements in output_size, but got {len(output_size)} elements."
+        )
+    if self.dim() not in (rank + 1, rank + 2):
+        raise RuntimeError(
+            f"Input to max_unpooling{rank}d should be a {rank + 1}d or {rank + 2}d Tensor, but got a "
+            f"tensor with {self.dim()} dimensions."
+        )
+    if self.shape != indices.shape:
+        raise RuntimeError(
+            f"Expected shape of indices to be same as that of the input tensor ({list(self.shape)}) "
+            f"but got indices tensor with shape: {list(indices.shape)}"
+        )

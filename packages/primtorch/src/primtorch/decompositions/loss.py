@@ -427,3 +427,75 @@ def log_sigmoid(self: Tensor) -> Tensor:
     return aten.minimum.default(self, _constant(self, 0)) - aten.log1p.default(
         aten.exp.default(-aten.abs.default(self))
     )
+
+
+def _label_mask(rows: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Targets as (N, C, 1) positions, which of them count (those before the first -1), and which classes they name."""
+    labels = aten.unsqueeze.default(target, 0) if target.dim() == 1 else target
+    negative = cast(aten.lt.Scalar(labels, 0), torch.int64)
+    counted = aten.eq.Scalar(aten.cumsum.default(negative, 1), 0)
+    safe = aten.where.self(counted, labels, _constant(labels, 0))
+    classes = aten.arange.start_step(0, rows.shape[1], 1, dtype=torch.int64, device=rows.device)
+    named = aten.logical_and.default(
+        aten.eq.Tensor(aten.unsqueeze.default(safe, 2), classes), aten.unsqueeze.default(counted, 2)
+    )
+    return safe, counted, aten.any.dims(named, [1])
+
+
+def _label_margins(rows: Tensor, safe: Tensor, counted: Tensor, is_target: Tensor) -> Tensor:
+    """1 - x_target + x for every counted target and every class that isn't one, zero elsewhere: (N, T, C)."""
+    reached = aten.gather.default(rows, 1, safe)
+    gap = (1 - aten.unsqueeze.default(reached, 2)) + aten.unsqueeze.default(rows, 1)
+    used = aten.logical_and.default(
+        aten.unsqueeze.default(counted, 2),
+        aten.unsqueeze.default(aten.logical_not.default(is_target), 1),
+    )
+    return aten.where.self(used, gap, _constant(gap, 0))
+
+
+def _label_rows(self: Tensor) -> Tensor:
+    wide = cast(self, computation_dtype(self.dtype))
+    return aten.unsqueeze.default(wide, 0) if wide.dim() == 1 else wide
+
+
+@decomposes(aten.multilabel_margin_loss_forward.default)
+def multilabel_margin_loss_forward(
+    self: Tensor, target: Tensor, reduction: int
+) -> tuple[Tensor, Tensor]:
+    """Hinge losses between every target class and every other one; also which classes are targets."""
+    if self.dim() not in (1, 2) or self.numel() == 0:
+        return NotImplemented
+    rows = _label_rows(self)
+    safe, counted, is_target = _label_mask(rows, target)
+    hinge = aten.clamp.default(_label_margins(rows, safe, counted, is_target), 0, None)
+    per_row = aten.sum.dim_IntList(hinge, [1, 2]) / rows.shape[1]
+    if reduction == _NONE and self.dim() == 1:
+        per_row = aten.squeeze.dims(per_row, [0])
+    flags = aten.view.default(cast(is_target, self.dtype), list(target.shape))
+    return _reduced(per_row, reduction, self.dtype), flags
+
+
+@decomposes(aten.multilabel_margin_loss_backward.default)
+def multilabel_margin_loss_backward(
+    grad_output: Tensor,
+    self: Tensor,
+    target: Tensor,
+    reduction: int,
+    is_target: Tensor,  # noqa: ARG001  recomputed from the targets
+) -> Tensor:
+    """Gradient of `multilabel_margin_loss_forward`."""
+    if self.dim() not in (1, 2) or self.numel() == 0:
+        return NotImplemented
+    rows = _label_rows(self)
+    safe, counted, named = _label_mask(rows, target)
+    gap = _label_margins(rows, safe, counted, named)
+    active = cast(aten.gt.Scalar(gap, 0), rows.dtype) / rows.shape[1]
+    others = aten.sum.dim_IntList(active, [1])
+    targets = aten.sum.dim_IntList(active, [2])
+    out = aten.scatter_add.default(others, 1, safe, -targets)
+    grad = cast(grad_output, rows.dtype)
+    if reduction == _MEAN:
+        grad = grad / rows.shape[0]
+    elif reduction == _NONE and grad.dim() == 1:
+        grad = aten.unsqueeze.default(grad, 1)
+    return cast(aten.view.default(out * grad, list(self.shape)), self.dtype)

@@ -424,6 +424,53 @@ def native_batch_norm_backward(
     return grad_input, grad_weight, grad_bias
 
 
+@decomposes("aten._batch_norm_with_update_functional.default")
+def _batch_norm_with_update_functional(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor,
+    running_var: Tensor,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """Batch norm in training; a reserve that only some devices use is empty here."""
+    out, mean, reciprocal, new_mean, new_variance = _batch_norm(
+        input, weight, bias, running_mean, running_var, True, momentum, eps
+    )
+    reserve = aten.full.default([0], 0, dtype=torch.uint8, device=input.device)
+    return out, mean, reciprocal, reserve, new_mean, new_variance
+
+
+@decomposes("aten.batch_norm_backward.default")
+def batch_norm_backward(
+    grad_out: Tensor,
+    input: Tensor,
+    weight: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    save_mean: Tensor | None,
+    save_var: Tensor | None,
+    update: bool,
+    eps: float,
+    output_mask: list[bool],
+    reserve: Tensor,  # noqa: ARG001  some devices' own
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Gradients of `_batch_norm_with_update`."""
+    return native_batch_norm_backward(
+        grad_out,
+        input,
+        weight,
+        running_mean,
+        running_var,
+        save_mean,
+        save_var,
+        update,
+        eps,
+        output_mask,
+    )
+
+
 @decomposes(aten.renorm.default)
 def renorm(self: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Scale down each slice along `dim` whose p-norm exceeds `maxnorm`."""

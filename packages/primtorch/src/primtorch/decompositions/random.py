@@ -272,3 +272,51 @@ def geometric(self: Tensor, p: float, *, generator: torch.Generator | None = Non
     drawn = _uniform(self, torch.float64 if self.dtype is torch.float64 else torch.float32)
     trials = aten.ceil.default(aten.log1p.default(-drawn) / math.log1p(-p))
     return cast(aten.clamp.default(trials, 1, None), self.dtype)
+
+
+@decomposes(aten.normal.Tensor_Tensor)
+def normal_tensor_tensor(
+    mean: Tensor, std: Tensor, *, generator: torch.Generator | None = None
+) -> Tensor:
+    """Normal numbers about each element with each element's deviation."""
+    if generator is not None:
+        return NotImplemented
+    shape = torch.broadcast_shapes(mean.shape, std.shape)
+    dtype = computation_dtype(mean.dtype)
+    drawn = philox.philox_normal.default(_seed(mean.device), 0, list(shape), dtype=dtype)
+    return cast(drawn * std + mean, mean.dtype)
+
+
+@decomposes("aten.normal.float_float")
+def normal_float_float(
+    mean: float,
+    std: float,
+    size: Sequence[int],
+    *,
+    generator: torch.Generator | None = None,
+    **options: Any,
+) -> Tensor:
+    """Normal numbers of a given size."""
+    if generator is not None:
+        return NotImplemented
+    return randn(size, **options) * std + mean
+
+
+@decomposes("aten.rrelu_with_noise_functional.default")
+def rrelu_with_noise_functional(
+    self: Tensor,
+    noise: Tensor,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: torch.Generator | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Leaky relu with slopes drawn between `lower` and `upper`; also the slopes used."""
+    if generator is not None:
+        return NotImplemented
+    if not training:
+        return aten.leaky_relu.default(self, (lower + upper) / 2), aten.alias.default(noise)
+    slopes = cast(_uniform(self) * (upper - lower) + lower, self.dtype)
+    negative = aten.le.Scalar(self, 0)
+    one = aten.full.default([], 1, dtype=self.dtype, device=self.device)
+    return aten.where.self(negative, self * slopes, self), aten.where.self(negative, slopes, one)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from primtorch.decompositions.views import contiguous, reshaped, wrapped
+from primtorch.decompositions.views import reshaped, wrapped
 from primtorch.promotion import cast, computation_dtype, real_dtype
 from primtorch.registry import decomposes
 
@@ -363,10 +363,19 @@ def argsort(self: Tensor, *, stable: bool, dim: int = -1, descending: bool = Fal
     return aten.sort.stable(self, stable=stable, dim=dim, descending=descending)[1]
 
 
-@decomposes(aten._cdist_forward.default)
-def _cdist_forward(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None) -> Tensor:  # noqa: ARG001  a choice of method, not of meaning
-    """Distances between all pairs of rows."""
-    difference = aten.unsqueeze.default(contiguous(x1), -2) - aten.unsqueeze.default(
-        contiguous(x2), -3
-    )
-    return aten.linalg_vector_norm.default(difference, p, [-1], False)
+@decomposes("aten.allclose.default")
+def allclose(
+    self: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
+    """Whether all elements are close: |a - b| <= atol + rtol |b|, or equal."""
+    close = aten.eq.Tensor(self, other)
+    if equal_nan and (self.dtype.is_floating_point or self.dtype.is_complex):
+        both = aten.logical_and.default(aten.isnan.default(self), aten.isnan.default(other))
+        close = aten.logical_or.default(close, both)
+    if rtol or atol:
+        allowed = aten.abs.default(other * rtol) + atol
+        distance = aten.abs.default(self - other)
+        finite = aten.ne.Scalar(distance, math.inf)
+        near = aten.logical_and.default(finite, aten.le.Tensor(distance, allowed))
+        close = aten.logical_or.default(close, near)
+    return bool(aten._local_scalar_dense.default(aten.all.dims(close, list(range(close.dim())))))
