@@ -577,3 +577,42 @@ def test_random_operators_of_one_graph_are_independent(graph_runner):
     assert not torch.equal(one, two)
     assert abs(normal.mean()) < 0.1
     assert abs(normal.std() - 1) < 0.1
+
+
+@pytest.mark.parametrize("fallback_random", [True, False])
+def test_checkpoint_repeats_its_random_numbers(graph_runner, fallback_random):
+    from torch.utils.checkpoint import checkpoint
+
+    import aot_autograd
+
+    def function(x, w):
+        return checkpoint(lambda a: F.dropout(a @ w, 0.5).tanh(), x, use_reentrant=False)
+
+    compiled = aot_autograd.aot_function(
+        function, graph_runner, options={"fallback_random": fallback_random}
+    )
+    x, w = leaf(4, 4), leaf(4, 4)
+    state = torch.get_rng_state()
+    out = compiled(x, w)
+    assert not torch.equal(state, torch.get_rng_state())
+    (gradient,) = torch.autograd.grad(out.sum(), w)
+    # d/dw sum(tanh(2 * m * (x @ w))) with the mask read off the output.
+    mask = (out != 0).float() * 2
+    want = x.detach().t() @ (mask * (1 - out.detach() ** 2))
+    torch.testing.assert_close(gradient, want)
+
+
+def test_tracing_leaves_the_generator_alone(graph_runner):
+    import aot_autograd
+
+    def compile_nothing(gm, example_inputs):
+        return graph_runner(gm, example_inputs)
+
+    torch.manual_seed(1)
+    eager = F.dropout(torch.ones(16), 0.5)
+    torch.manual_seed(1)
+    options = {"fallback_random": True}
+    ours = aot_autograd.aot_function(lambda x: F.dropout(x, 0.5), compile_nothing, options=options)(
+        torch.ones(16)
+    )
+    assert torch.equal(eager, ours)

@@ -393,6 +393,7 @@ def trace(
             gradients = _record_backward(context, observation, leaves)
     finally:
         torch.set_grad_enabled(grad_mode)
+        context.seeds.restore()
     values = observation.values
     differentiable = tuple(number for number, leaf in enumerate(leaves) if leaf is not None)
     metadata = FunctionMetadata(

@@ -25,14 +25,33 @@ aten = torch.ops.aten
 
 
 class Seeds:
-    """The seeds of one graph, and the count of random operators so far."""
+    """The seeds of one graph, and which random operators it has had so far.
 
-    __slots__ = ("count", "drawn", "given")
+    A program that runs a part of itself again with the generator's old state (activation
+    checkpointing) must get the same numbers. So that it does, each random operator takes a ticket:
+    a number that is really drawn from the default generator. A ticket seen before means that the
+    state was set back, and the operator's first result is given again.
+    """
+
+    __slots__ = ("_before", "count", "drawn", "given", "results")
 
     def __init__(self) -> None:
         self.drawn: list[FakeTensor] = []
         self.given: list[FakeTensor] = []
         self.count = 0
+        self.results: dict[Any, Any] = {}
+        self._before: torch.Tensor | None = None
+
+    def ticket(self) -> int:
+        """Draw from the default generator of the CPU; `restore` takes all draws back."""
+        if self._before is None:
+            self._before = torch.get_rng_state()
+        return int(torch.randint(2**62, (1,)).item())
+
+    def restore(self) -> None:
+        """Put the generator back to where it was before the first ticket."""
+        if self._before is not None:
+            torch.set_rng_state(self._before)
 
     def seed(self, context: RecordingContext, device: torch.device) -> FakeTensor:
         """The seed of a device: drawn at its first use, or given by the trace that is repeated."""

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
+_DRAW_SEED = torch.ops.primtorch.draw_seed.default
+
 _ALIASES = frozenset((aten.detach.default, aten.alias.default, aten.lift_fresh.default))
 _MULTIPLE_VIEWS = frozenset((aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int))
 
@@ -277,6 +279,19 @@ class RecordingContext:
         ]
 
     def _random(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if operator is _DRAW_SEED:
+            return self.record(operator, args, kwargs, impure=True)
+        key = (operator, self.seeds.ticket())
+        known = self.seeds.results.get(key)
+        if known is not None:
+            return self._results(known)
+        result = self._first_random(operator, args, kwargs)
+        self.seeds.results[key] = self._argument(result)
+        return result
+
+    def _first_random(
+        self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         if not self.fallback_random:
             rule = random.RULES.get(operator)
             if rule is not None and kwargs.get("generator") is None:
