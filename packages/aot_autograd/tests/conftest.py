@@ -91,6 +91,7 @@ def agree() -> Callable[..., Compared]:
         calls: int = 1,
         exact: bool = False,
         fallback_random: bool = True,
+        backward_may_fail: bool = False,
         **kwargs: Any,
     ) -> Compared:
         compared = Compared()
@@ -126,8 +127,15 @@ def agree() -> Callable[..., Compared]:
                 values = [
                     t.detach().clone() for t in [*inputs, *outputs] if isinstance(t, torch.Tensor)
                 ]
-                with torch.enable_grad():
-                    backward(outputs, inputs)
+                failure = ""
+                try:
+                    with torch.enable_grad():
+                        backward(outputs, inputs)
+                except RuntimeError as error:
+                    if not backward_may_fail:
+                        raise
+                    failure = str(error)[:60]
+                state.append(f"backward {failure}")
                 grads = [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
                 results.append((state, values, grads))
             (state, values, grads), (ours_state, ours_values, ours_grads) = results

@@ -115,34 +115,6 @@ def _scatter(operator: OpOverload) -> Callable[..., FakeTensor]:
     return inverse
 
 
-def _expand_back(rec: Recorder, base: FakeTensor, new: FakeTensor, step: ViewStep) -> FakeTensor:
-    if new.numel() != base.numel():
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a "
-            "single memory location. Please clone() the tensor before performing the operation."
-        )
-    return _reshape_back(rec, base, new, step)
-
-
-def _unfold_back(rec: Recorder, base: FakeTensor, new: FakeTensor, step: ViewStep) -> FakeTensor:
-    dimension, size, stride = step.arguments
-    if stride < size:
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a "
-            "single memory location. Please clone() the tensor before performing the operation."
-        )
-    rank = base.dim()
-    axis = dimension % rank if rank else 0
-    index = rec.operate(aten.arange.default, base.numel(), device=base.meta.device)
-    positions = rec.operate(aten.view.default, index, list(base.shape))
-    window = rec.operate(aten.unfold.default, positions, axis, size, stride)
-    flat = rec.operate(aten.reshape.default, base, [-1])
-    where = rec.operate(aten.reshape.default, window, [-1])
-    source = rec.operate(aten.reshape.default, new, [-1])
-    written = rec.operate(aten.index_put.default, flat, [where], source)
-    return rec.operate(aten.view.default, written, list(base.shape))
-
-
 def _other_dtype(rec: Recorder, base: FakeTensor, new: FakeTensor, _step: ViewStep) -> FakeTensor:
     return rec.operate(aten.view.dtype, new, base.dtype)
 
@@ -177,8 +149,8 @@ INVERSES: dict[OpOverload, Callable[[Recorder, FakeTensor, FakeTensor, ViewStep]
     aten.select.int: _scatter(aten.select_scatter.default),
     aten.diagonal.default: _scatter(aten.diagonal_scatter.default),
     aten.as_strided.default: _scatter(aten.as_strided_scatter.default),
-    aten.expand.default: _expand_back,
-    aten.unfold.default: _unfold_back,
+    aten.expand.default: _reshape_back,
+    aten.unfold.default: _reshape_back,
     aten.view.dtype: _other_dtype,
     aten.view_as_real.default: _as_complex,
     aten.view_as_complex.default: _as_real,
@@ -186,6 +158,9 @@ INVERSES: dict[OpOverload, Callable[[Recorder, FakeTensor, FakeTensor, ViewStep]
     aten._neg_view.default: _negate,
 }
 """For each view operator, how a new value of the view becomes a new value of its base."""
+
+_BY_POSITION = frozenset((aten.expand.default, aten.unfold.default))
+"""Views through which a write goes element by element."""
 
 
 def _stride_of(pair: tuple[Any, Any]) -> Any:
@@ -273,6 +248,35 @@ def _replay(rec: Recorder, current: FakeTensor, step: ViewStep) -> FakeTensor:
     return rec.operate(step.operator, current, *step.arguments, **dict(step.keywords))
 
 
+def _refuse_overlap(meta: TensorMeta) -> None:
+    """Raise what eager raises for a write to a tensor with elements on top of each other."""
+    for stride, size in zip(meta.stride, meta.shape, strict=True):
+        if stride == 0 and size != 1:
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to "
+                "a single memory location. Please clone() the tensor before performing the "
+                "operation."
+            )
+
+
+def _write_by_position(rec: Recorder, value: Value, new: FakeTensor) -> FakeTensor:
+    """The base after a write through views that have no inverse of their own.
+
+    The views are applied to the positions of the base's elements; what comes out says where each
+    element of the new value belongs.
+    """
+    base = rec.fresh(value.storage.meta, value.storage.node)
+    index = rec.operate(aten.arange.default, base.numel(), device=base.meta.device)
+    where = rec.operate(aten.view.default, index, list(base.shape))
+    for step in value.chain:
+        where = _replay(rec, where, step)
+    flat = rec.operate(aten.reshape.default, base, [-1])
+    where = rec.operate(aten.reshape.default, where, [-1])
+    source = rec.operate(aten.reshape.default, new, [-1])
+    written = rec.operate(aten.index_put.default, flat, [where], source)
+    return rec.operate(aten.reshape.default, written, list(base.shape))
+
+
 def write(rec: Recorder, tensor: FakeTensor, new: FakeTensor) -> None:
     """Make `new` the value of `tensor` and of everything that shares its storage.
 
@@ -282,7 +286,11 @@ def write(rec: Recorder, tensor: FakeTensor, new: FakeTensor) -> None:
     storage = value.storage
     rec.writes += 1
     new_node = value_of(new).node
-    if value.chain:
+    _refuse_overlap(tensor.meta)
+    if any(step.operator in _BY_POSITION for step in value.chain):
+        pushed = _write_by_position(rec, value, new)
+        storage.node = value_of(with_layout(rec, pushed, storage.meta)).node
+    elif value.chain:
         bases = [rec.fresh(storage.meta, storage.node)]
         for step in value.chain[:-1]:
             bases.append(_replay(rec, bases[-1], step))

@@ -18,6 +18,7 @@ from aot_autograd import functional
 from aot_autograd._torch import (
     OpOverload,
     composite_recurrent_layers,
+    creation_of,
     without_saved_tensor_hooks,
 )
 from aot_autograd.errors import TraceError
@@ -28,6 +29,7 @@ from aot_autograd.metadata import (
     GraphOutput,
     InputAlias,
     InputMutation,
+    Making,
     OutputKind,
     SameAs,
     SharedStorage,
@@ -217,6 +219,11 @@ class Observation:
 
     def _observe_mutations(self) -> None:
         changed: dict[Any, int] = {}
+        detached = {
+            number
+            for number in self._initial
+            if self.specs[number].requires_grad and not self.arguments[number].requires_grad
+        }
         for number in self._initial:
             storage = self.arguments[number].record.storage
             if storage.generation:
@@ -232,7 +239,15 @@ class Observation:
                 self.values.append(GraphValue(storage.node, base, through_autograd))
             where = storage.input if storage.input < 0 else self.specs[number].position
             increment = tensor._version - version
-            self.mutations.append(InputMutation(where, position, through_autograd, increment))
+            self.mutations.append(
+                InputMutation(
+                    where, position, through_autograd, increment, detached=number in detached
+                )
+            )
+            detached.discard(number)
+        for number in sorted(detached):
+            where = self.specs[number].position
+            self.mutations.append(InputMutation(where, None, False, 0, detached=True))
 
     def _observe_outputs(self, outputs: Sequence[Any]) -> None:
         seen: dict[int, int] = {}
@@ -258,7 +273,7 @@ class Observation:
                     self.outputs.append(Constant(node))
                 else:
                     position = self._add(GraphValue(node, None, False))
-                    self.outputs.append(GraphOutput(position, (), False, direct=True))
+                    self.outputs.append(GraphOutput(position, (), "view", direct=True))
             else:
                 self.outputs.append(Constant(output))
 
@@ -271,27 +286,34 @@ class Observation:
         if storage.input is not None:
             position = self._argument_ids.get(id(output))
             if position is not None:
-                return InputAlias(position, (), requires_grad, identical=True)
-            where = storage.input if storage.input < 0 else self.specs[storage.input].position
-            return InputAlias(where, value.chain, requires_grad, identical=False)
-        if requires_grad and output.is_leaf:
+                return InputAlias(position, (), "view", identical=True)
+            number = storage.input
+            where = number if number < 0 else self.specs[number].position
+            base = storage.root if number < 0 else self.arguments[number]
+            return InputAlias(where, value.chain, making_of(output, base), identical=False)
+        root = storage.root
+        making = making_of(output, root)
+        if requires_grad and making != "no_grad view" and output.is_leaf:
             raise TraceError(
                 "a tensor made inside with requires_grad=True is returned",
                 "a leaf of the caller's autograd graph cannot come out of a compiled graph",
                 "make the tensor outside and pass it in",
                 self.context.source_line,
             )
-        root = storage.root
-        shares = sharing[storage] > 1 or not _fills_its_block(output.meta)
+        shares = (
+            sharing[storage] > 1
+            or not _fills_its_block(output.meta)
+            or (making == "no_grad view" and requires_grad)
+        )
         if not shares or root is None or (requires_grad and not root.requires_grad):
             node = functional.node_of(self.context, output)
             position = self._add(GraphValue(node, output, requires_grad))
-            return GraphOutput(position, (), requires_grad, direct=True)
+            return GraphOutput(position, (), "view", direct=True)
         position = bases.get(storage, -1)
         if position < 0:
             node = functional.node_of(self.context, root)
             position = bases[storage] = self._add(GraphValue(node, root, root.requires_grad))
-        return GraphOutput(position, value.chain, requires_grad, direct=output is root)
+        return GraphOutput(position, value.chain, making, direct=output is root)
 
     def _add(self, value: GraphValue) -> int:
         self.values.append(value)
@@ -326,6 +348,15 @@ class Observation:
                 value.node = copy.record.node
                 value.node.impure = False
             used.add(value.node)
+
+
+def making_of(output: FakeTensor, base: FakeTensor | None) -> Making:
+    """How an alias of `base` was made."""
+    if base is not None and base.requires_grad and not output.requires_grad:
+        return "detached"
+    if not output._is_view():
+        return "view" if output is base else "detached"
+    return creation_of(output)
 
 
 def _fills_its_block(meta: TensorMeta) -> bool:
@@ -464,6 +495,10 @@ def _record_backward(
         fake = FakeTensor.create(meta, context, environment=context.environment)
         tangents.append(context.bind(fake, node, None))
     wanted = [leaf for leaf in leaves if leaf is not None]
+    for leaf in wanted:
+        # `detach_` on a leaf takes the flag away but not its part in what was computed before.
+        if not leaf.requires_grad:
+            leaf.requires_grad_()
     gradients: Sequence[Any] = ()
     if wanted:
         try:

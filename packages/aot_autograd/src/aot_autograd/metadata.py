@@ -8,7 +8,7 @@ every index is a position in the caller's flat inputs or outputs, never in a gra
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from aot_autograd.sizes import evaluated
 
@@ -42,6 +42,9 @@ class ViewStep:
 
 ViewChain = tuple[ViewStep, ...]
 
+Making = Literal["view", "no_grad view", "one of several views", "detached"]
+"""How an alias came to be, as autograd remembers it: it decides which in-place changes are legal."""
+
 
 @dataclass(frozen=True, slots=True)
 class InputAlias:
@@ -52,7 +55,7 @@ class InputAlias:
 
     input: int
     chain: ViewChain
-    requires_grad: bool
+    making: Making
     identical: bool
 
 
@@ -66,7 +69,7 @@ class GraphOutput:
 
     position: int
     chain: ViewChain
-    requires_grad: bool
+    making: Making
     direct: bool
 
 
@@ -98,6 +101,7 @@ class InputMutation:
         through_autograd: The write is part of the autograd graph (`x.add_(w)` with w requiring
             gradient); otherwise it happens under `no_grad`.
         version_increment: How often eager counts the change.
+        detached: `detach_` cut the input from its history.
         layout: New (shape, stride, storage_offset), when `t_`, `unsqueeze_` and the like ran.
     """
 
@@ -106,6 +110,7 @@ class InputMutation:
     through_autograd: bool
     version_increment: int
     layout: tuple[tuple[Any, ...], tuple[Any, ...], Any] | None = None
+    detached: bool = False
 
 
 @dataclass(frozen=True, slots=True)

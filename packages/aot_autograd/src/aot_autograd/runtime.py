@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 import torch
 
 from aot_autograd._torch import (
     increment_version,
     keeps_graph,
+    mark_several_views,
     preserve_version,
     set_grad_enabled,
 )
@@ -28,6 +29,7 @@ from aot_autograd.metadata import (
     GraphOutput,
     InputAlias,
     InputMutation,
+    Making,
     SameAs,
 )
 from aot_autograd.sizes import evaluated
@@ -82,16 +84,31 @@ Sizes = dict[Any, Any]
 
 
 def _replay(
-    chain: tuple[Any, ...], base: torch.Tensor, sizes: Sizes | None, *, requires_grad: bool
+    chain: tuple[Any, ...], base: torch.Tensor, sizes: Sizes | None, making: Making
 ) -> torch.Tensor:
-    """Rebuild an alias of `base`."""
-    if not requires_grad:
-        base = base.detach()
-    for step in chain:
-        base = step(base, sizes)
-    if requires_grad and not chain:
-        return base.view(base.shape) if base.layout is torch.strided else base.alias()
-    return base
+    """Rebuild an alias of `base`; called in grad mode."""
+    match making:
+        case "detached":
+            base = base.detach()
+            for step in chain:
+                base = step(base, sizes)
+            return base
+        case "no_grad view":
+            set_grad_enabled(False)
+            for step in chain:
+                base = step(base, sizes)
+            set_grad_enabled(True)
+            return base
+        case "view" | "one of several views":
+            if not chain:
+                return torch.ops.aten.alias.default(base)
+            for step in chain:
+                base = step(base, sizes)
+            if making != "view" and base.requires_grad:
+                mark_several_views(base)
+            return base
+        case _:
+            assert_never(making)
 
 
 def _write(mutation: InputMutation, target: torch.Tensor, new: torch.Tensor | None) -> None:
@@ -108,6 +125,8 @@ def _write(mutation: InputMutation, target: torch.Tensor, new: torch.Tensor | No
                 with preserve_version(target):
                     target.detach().copy_(new)
         count -= 1
+    if mutation.detached:
+        target.detach_()
     for _ in range(count):
         increment_version(target)
 
@@ -121,11 +140,15 @@ def sizes_of_call(metadata: FunctionMetadata, args: list[Any]) -> Sizes | None:
 
 def storage_bases(metadata: FunctionMetadata, args: list[Any]) -> list[Any]:
     """Each shared storage as one flat tensor."""
-    with torch.no_grad():
-        return [
-            torch.as_strided(args[group.members[0]], (group.length,), (1,), 0)
-            for group in metadata.shared
-        ]
+    mode = torch.is_grad_enabled()
+    # In grad mode, so that a write through autograd reaches the history of all members.
+    set_grad_enabled(True)
+    bases = [
+        torch.as_strided(args[group.members[0]], (group.length,), (1,), 0)
+        for group in metadata.shared
+    ]
+    set_grad_enabled(mode)
+    return bases
 
 
 def version_bumps(metadata: FunctionMetadata) -> list[tuple[int, int]]:
@@ -189,16 +212,12 @@ class Epilogue:
                     case GraphOutput():
                         value = values[first + output.position]
                         if not output.direct:
-                            value = _replay(
-                                output.chain, value, sizes, requires_grad=output.requires_grad
-                            )
+                            value = _replay(output.chain, value, sizes, output.making)
                         results.append(value)
                     case InputAlias():
                         value = kept[output.input]
                         if not output.identical:
-                            value = _replay(
-                                output.chain, value, sizes, requires_grad=output.requires_grad
-                            )
+                            value = _replay(output.chain, value, sizes, output.making)
                         results.append(value)
                     case SameAs():
                         results.append(results[output.output])
