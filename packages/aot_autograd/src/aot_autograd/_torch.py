@@ -90,11 +90,18 @@ def make_saved_tensor(tensor: torch.Tensor) -> Any:
     return torch._C._autograd._make_saved_tensor(tensor, False)
 
 
-def creation_of(view: torch.Tensor) -> Literal["view", "no_grad view", "one of several views"]:
+def creation_of(
+    view: torch.Tensor,
+) -> Literal["view", "no_grad view", "view of a no_grad view", "one of several views"]:
     """How autograd says that a view was made."""
     creation = torch._C._autograd._get_creation_meta(view)
     if creation == torch._C._autograd.CreationMeta.NO_GRAD_MODE:
-        return "no_grad view"
+        try:
+            history = view.grad_fn
+        except RuntimeError:
+            # Its base has changed since: autograd refuses to look at it.
+            return "no_grad view"
+        return "no_grad view" if history is None else "view of a no_grad view"
     if creation == torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE:
         return "one of several views"
     return "view"

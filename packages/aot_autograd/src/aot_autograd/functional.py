@@ -249,13 +249,13 @@ def _replay(rec: Recorder, current: FakeTensor, step: ViewStep) -> FakeTensor:
 
 
 def _refuse_overlap(meta: TensorMeta) -> None:
-    """Raise what eager raises for a write to a tensor with elements on top of each other."""
+    """Leave to eager a write to a tensor with elements on top of each other: it mostly raises."""
     for stride, size in zip(meta.stride, meta.shape, strict=True):
         if stride == 0 and size != 1:
-            raise RuntimeError(
-                "unsupported operation: more than one element of the written-to tensor refers to "
-                "a single memory location. Please clone() the tensor before performing the "
-                "operation."
+            raise UnsupportedOperator(
+                "an in-place change of an expanded tensor",
+                "several of its elements are one place in memory",
+                "clone() the tensor before the change",
             )
 
 

@@ -245,9 +245,28 @@ class Observation:
                 )
             )
             detached.discard(number)
-        for number in sorted(detached):
+        written = {self.specs[number].position for number in changed.values()}
+        for number, (version, _) in self._initial.items():
             where = self.specs[number].position
-            self.mutations.append(InputMutation(where, None, False, 0, detached=True))
+            increment = self.arguments[number]._version - version
+            if number in detached:
+                # The runtime's own detach_ counts once.
+                self.mutations.append(
+                    InputMutation(where, None, False, max(increment - 1, 0), detached=True)
+                )
+            elif increment and where not in written and self._owns(number):
+                self.mutations.append(InputMutation(where, None, False, increment))
+
+    def _owns(self, number: int) -> bool:
+        """Whether no earlier input lies in the same storage, so that its count is the storage's."""
+        storage = self.arguments[number].record.storage
+        if storage.generation:
+            return False
+        return all(
+            self.arguments[other].record.storage is not storage
+            for other in self._initial
+            if other < number
+        )
 
     def _observe_outputs(self, outputs: Sequence[Any]) -> None:
         seen: dict[int, int] = {}
@@ -290,7 +309,10 @@ class Observation:
             number = storage.input
             where = number if number < 0 else self.specs[number].position
             base = storage.root if number < 0 else self.arguments[number]
-            return InputAlias(where, value.chain, making_of(output, base), identical=False)
+            making = making_of(output, base)
+            if not requires_grad and number >= 0 and self.specs[number].requires_grad:
+                making = "detached"
+            return InputAlias(where, value.chain, making, identical=False)
         root = storage.root
         making = making_of(output, root)
         if requires_grad and making != "no_grad view" and output.is_leaf:
@@ -333,21 +355,28 @@ class Observation:
         )
 
     def separate(self) -> None:
-        """Give each value that would be returned twice, or is an input, a copy of its own."""
+        """Give each value that lies in an input's or another value's memory a copy of its own."""
         used: set[Node] = set()
-        inference = not any(value.requires_grad for value in self.values)
-        for number, value in enumerate(self.values):
+        for value in self.values:
             node = value.node
             if value.tensor is None:
                 continue
-            is_mutation = number < len(self.mutation_values)
-            if node in used or (node.kind != "call" and not (is_mutation and inference)):
+            root = _memory_of(node)
+            if root in used or root.kind != "call":
                 copy = self.context.record(
                     aten.clone.default, (self.context.fresh(node.meta, node),), {}, impure=True
                 )
                 value.node = copy.record.node
                 value.node.impure = False
-            used.add(value.node)
+                root = value.node
+            used.add(root)
+
+
+def _memory_of(node: Node) -> Node:
+    """The node whose result a view node looks at, through any number of views."""
+    while node.kind == "call" and node.operator in functional.INVERSES:
+        node = node.args[0]
+    return node
 
 
 def making_of(output: FakeTensor, base: FakeTensor | None) -> Making:

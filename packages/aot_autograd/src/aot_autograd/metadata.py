@@ -42,7 +42,9 @@ class ViewStep:
 
 ViewChain = tuple[ViewStep, ...]
 
-Making = Literal["view", "no_grad view", "one of several views", "detached"]
+Making = Literal[
+    "view", "no_grad view", "view of a no_grad view", "one of several views", "detached"
+]
 """How an alias came to be, as autograd remembers it: it decides which in-place changes are legal."""
 
 

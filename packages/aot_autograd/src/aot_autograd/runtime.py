@@ -93,9 +93,11 @@ def _replay(
             for step in chain:
                 base = step(base, sizes)
             return base
-        case "no_grad view":
+        case "no_grad view" | "view of a no_grad view":
+            last = len(chain) - 1 if making == "view of a no_grad view" else len(chain)
             set_grad_enabled(False)
-            for step in chain:
+            for number, step in enumerate(chain):
+                set_grad_enabled(number >= last)
                 base = step(base, sizes)
             set_grad_enabled(True)
             return base
@@ -125,8 +127,6 @@ def _write(mutation: InputMutation, target: torch.Tensor, new: torch.Tensor | No
                 with preserve_version(target):
                     target.detach().copy_(new)
         count -= 1
-    if mutation.detached:
-        target.detach_()
     for _ in range(count):
         increment_version(target)
 
@@ -223,6 +223,9 @@ class Epilogue:
                         results.append(results[output.output])
                     case Constant():
                         results.append(output.value)
+            for mutation in metadata.mutations:
+                if mutation.detached:
+                    kept[mutation.input].detach_()
         finally:
             set_grad_enabled(grad_mode)
         return tuple(results)
