@@ -7,7 +7,7 @@ test in `tests/test_torch_names.py`, so that a torch release that moves one is n
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import DispatchKey
@@ -20,7 +20,6 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "composite_recurrent_layers",
-    "creation_of",
     "has_composite_explicit",
     "has_composite_implicit",
     "increment_version",
@@ -88,23 +87,6 @@ def keeps_graph() -> bool:
 def make_saved_tensor(tensor: torch.Tensor) -> Any:
     """A saved tensor outside any node: unpacking it checks the version counter as eager does."""
     return torch._C._autograd._make_saved_tensor(tensor, False)
-
-
-def creation_of(
-    view: torch.Tensor,
-) -> Literal["view", "no_grad view", "view of a no_grad view", "one of several views"]:
-    """How autograd says that a view was made."""
-    creation = torch._C._autograd._get_creation_meta(view)
-    if creation == torch._C._autograd.CreationMeta.NO_GRAD_MODE:
-        try:
-            history = view.grad_fn
-        except RuntimeError:
-            # Its base has changed since: autograd refuses to look at it.
-            return "no_grad view"
-        return "no_grad view" if history is None else "view of a no_grad view"
-    if creation == torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE:
-        return "one of several views"
-    return "view"
 
 
 def mark_several_views(view: torch.Tensor) -> None:

@@ -18,7 +18,6 @@ from aot_autograd import functional
 from aot_autograd._torch import (
     OpOverload,
     composite_recurrent_layers,
-    creation_of,
     without_saved_tensor_hooks,
 )
 from aot_autograd.errors import TraceError
@@ -222,7 +221,12 @@ class Observation:
         detached = {
             number
             for number in self._initial
-            if self.specs[number].requires_grad and not self.arguments[number].requires_grad
+            if self.specs[number].requires_grad
+            and (
+                not self.arguments[number].requires_grad
+                # A leaf takes part in autograd only after it was detached.
+                or (self.specs[number].is_leaf and self.arguments[number].grad_fn is not None)
+            )
         }
         for number in self._initial:
             storage = self.arguments[number].record.storage
@@ -315,7 +319,8 @@ class Observation:
             return InputAlias(where, value.chain, making, identical=False)
         root = storage.root
         making = making_of(output, root)
-        if requires_grad and making != "no_grad view" and output.is_leaf:
+        made_in_no_grad = any(not step.grad_mode for step in value.chain)
+        if requires_grad and not made_in_no_grad and output.is_leaf:
             raise TraceError(
                 "a tensor made inside with requires_grad=True is returned",
                 "a leaf of the caller's autograd graph cannot come out of a compiled graph",
@@ -325,7 +330,7 @@ class Observation:
         shares = (
             sharing[storage] > 1
             or not _fills_its_block(output.meta)
-            or (making == "no_grad view" and requires_grad)
+            or (made_in_no_grad and requires_grad)
         )
         if not shares or root is None or (requires_grad and not root.requires_grad):
             node = functional.node_of(self.context, output)
@@ -380,12 +385,10 @@ def _memory_of(node: Node) -> Node:
 
 
 def making_of(output: FakeTensor, base: FakeTensor | None) -> Making:
-    """How an alias of `base` was made."""
+    """Whether an alias of `base` shares its history."""
     if base is not None and base.requires_grad and not output.requires_grad:
         return "detached"
-    if not output._is_view():
-        return "view" if output is base else "detached"
-    return creation_of(output)
+    return "view" if output is base or output._is_view() else "detached"
 
 
 def _fills_its_block(meta: TensorMeta) -> bool:
@@ -534,7 +537,7 @@ def _record_backward(
             with _autocast_off():
                 gradients = torch.autograd.grad(targets, wanted, tangents, allow_unused=True)
         except RuntimeError as error:
-            if "modified by an inplace operation" not in str(error):
+            if not any(text in str(error) for text in _BACKWARD_ERRORS):
                 raise
             # Eager runs such a forward and fails in the backward, if there ever is one.
             context.backward_error = str(error)
@@ -550,6 +553,10 @@ def _record_backward(
             "write out of place in the backward",
         )
     return [None if grad is None else context.node_of(grad) for grad in gradients]
+
+
+_BACKWARD_ERRORS = ("modified by an inplace operation", "has been detached in-place")
+"""What autograd says of a forward that changed what its backward needs."""
 
 
 class _autocast_off:  # noqa: N801 - reads as a with-statement's verb

@@ -24,13 +24,16 @@ class ViewStep:
     """One view operator on the way from a base tensor to an alias of it.
 
     `base` is the metadata of the tensor that the step is applied to. Arguments are plain values
-    (symbolic sizes included), never tensors.
+    (symbolic sizes included), never tensors. `grad_mode` is the mode in which the view was made,
+    `several` whether together with others (`split`): autograd remembers both.
     """
 
     operator: OpOverload
     arguments: tuple[Any, ...]
     keywords: tuple[tuple[str, Any], ...]
     base: TensorMeta
+    grad_mode: bool = True
+    several: bool = False
 
     def __call__(self, tensor: Any, sizes: Mapping[Any, Any] | None = None) -> Any:
         """Apply the step to a tensor; `sizes` are the values of symbols in this call."""
@@ -42,10 +45,8 @@ class ViewStep:
 
 ViewChain = tuple[ViewStep, ...]
 
-Making = Literal[
-    "view", "no_grad view", "view of a no_grad view", "one of several views", "detached"
-]
-"""How an alias came to be, as autograd remembers it: it decides which in-place changes are legal."""
+Making = Literal["view", "detached"]
+"""Whether an alias belongs to its base's autograd history or was cut from it."""
 
 
 @dataclass(frozen=True, slots=True)

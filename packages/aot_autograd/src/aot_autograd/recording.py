@@ -223,7 +223,14 @@ class RecordingContext:
             self._equal[key] = known
         return self._results(known)
 
-    def _view(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _view(
+        self,
+        operator: OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        *,
+        several: bool = False,
+    ) -> Any:
         tensor = args[0]
         if not isinstance(tensor, FakeTensor):
             tensor = self.constant(tensor)
@@ -240,7 +247,14 @@ class RecordingContext:
         meta = node.meta
         value = tensor.record
         frozen = tuple([tuple(arg) if type(arg) is list else arg for arg in rest])
-        step = ViewStep(operator, frozen, tuple(kwargs.items()), tensor.meta)
+        step = ViewStep(
+            operator,
+            frozen,
+            tuple(kwargs.items()),
+            tensor.meta,
+            grad_mode=torch.is_grad_enabled(),
+            several=several,
+        )
         # The storage offset of a view is relative to its base, not to the node it came from.
         result = FakeTensor.create(meta, self, environment=self.environment)
         result.record = made = Value(value.storage, (*value.chain, step), node)
@@ -255,7 +269,7 @@ class RecordingContext:
             axis = args[1] if len(args) > 1 else kwargs.get("dim", 0)
             axis %= tensor.dim()
             return [
-                self._view(aten.select.int, (tensor, axis, index), {})
+                self._view(aten.select.int, (tensor, axis, index), {}, several=True)
                 for index in range(int(tensor.shape[axis]))
             ]
         axis = given.get("dim", 0) % tensor.dim()
@@ -275,7 +289,8 @@ class RecordingContext:
                 bounds.append((start, start + size))
                 start = start + size
         return [
-            self._view(aten.slice.Tensor, (tensor, axis, begin, end), {}) for begin, end in bounds
+            self._view(aten.slice.Tensor, (tensor, axis, begin, end), {}, several=True)
+            for begin, end in bounds
         ]
 
     def _random(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -87,30 +87,17 @@ def _replay(
     chain: tuple[Any, ...], base: torch.Tensor, sizes: Sizes | None, making: Making
 ) -> torch.Tensor:
     """Rebuild an alias of `base`; called in grad mode."""
-    match making:
-        case "detached":
-            base = base.detach()
-            for step in chain:
-                base = step(base, sizes)
-            return base
-        case "no_grad view" | "view of a no_grad view":
-            last = len(chain) - 1 if making == "view of a no_grad view" else len(chain)
-            set_grad_enabled(False)
-            for number, step in enumerate(chain):
-                set_grad_enabled(number >= last)
-                base = step(base, sizes)
-            set_grad_enabled(True)
-            return base
-        case "view" | "one of several views":
-            if not chain:
-                return torch.ops.aten.alias.default(base)
-            for step in chain:
-                base = step(base, sizes)
-            if making != "view" and base.requires_grad:
-                mark_several_views(base)
-            return base
-        case _:
-            assert_never(making)
+    if making == "detached":
+        base = base.detach()
+    elif not chain:
+        return torch.ops.aten.alias.default(base)
+    for step in chain:
+        set_grad_enabled(step.grad_mode)
+        base = step(base, sizes)
+        if step.several and step.grad_mode and base.requires_grad:
+            mark_several_views(base)
+    set_grad_enabled(True)
+    return base
 
 
 def _write(mutation: InputMutation, target: torch.Tensor, new: torch.Tensor | None) -> None:
@@ -118,6 +105,8 @@ def _write(mutation: InputMutation, target: torch.Tensor, new: torch.Tensor | No
     count = mutation.version_increment
     if new is not None:
         if mutation.through_autograd:
+            if mutation.detached:
+                target.detach_()
             target.copy_(new)
         else:
             set_grad_enabled(False)
@@ -224,7 +213,7 @@ class Epilogue:
                     case Constant():
                         results.append(output.value)
             for mutation in metadata.mutations:
-                if mutation.detached:
+                if mutation.detached and not mutation.through_autograd:
                     kept[mutation.input].detach_()
         finally:
             set_grad_enabled(grad_mode)
