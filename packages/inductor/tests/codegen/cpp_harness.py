@@ -29,7 +29,16 @@ def library():
 
 
 def make_kernel(
-    body, *, vector="auto", parallel=None, block=16, locals_=(), sizes=(), scalars=(), reuses=()
+    body,
+    *,
+    vector="auto",
+    parallel=None,
+    block=16,
+    locals_=(),
+    sizes=(),
+    scalars=(),
+    reuses=(),
+    tile=None,
 ):
     access = {}
     names = {local.name for local in locals_}
@@ -57,7 +66,7 @@ def make_kernel(
         scalars=tuple(scalars),
         locals=tuple(locals_),
         reuses=tuple(reuses),
-        decisions=Decisions(parallel, vector, None, False, 1, 1, False),
+        decisions=Decisions(parallel, vector, tile, False, 1, 1, False),
         device=torch.device("cpu"),
         nodes=(),
     )

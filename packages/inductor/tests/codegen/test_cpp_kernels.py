@@ -8,7 +8,7 @@ import torch
 
 from inductor.codegen.cpp import kernel_source
 from inductor.codegen.cpp.scalar import SCALAR_EXPRESSIONS, ArithmeticOps
-from inductor.ir import OPERATIONS, BoundsCheck, LocalBuffer, Recorder
+from inductor.ir import OPERATIONS, BoundsCheck, LocalBuffer, Recorder, Tile
 from primtorch.symbolic import Symbol
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -523,3 +523,48 @@ def test_equal_computations_have_equal_texts():
         recorder.store(names[1], i, recorder.op("exp", recorder.load(names[0], i, F32)), F32)
         texts.add(kernel_source(make_kernel(recorder.finish())).text)
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize("dtype", [F32, torch.float64, torch.bfloat16, torch.uint8, torch.bool])
+@pytest.mark.parametrize("parallel", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(3, 40, 70), (1, 8, 8), (2, 33, 5)])
+def test_tiled_transposition(dtype, parallel, shape):
+    batch, rows, columns = shape
+    recorder = Recorder(shape)
+    slab, row, column = recorder.outer
+    turned = recorder.load("x", (slab * columns + column) * rows + row, dtype)
+    straight = recorder.load("y", (slab * rows + row) * columns + column, dtype)
+    result = recorder.op("add", turned, straight)
+    recorder.store(
+        "out", (slab * rows + row) * columns + column, recorder.to_dtype(result, dtype), dtype
+    )
+    count = batch * rows * columns
+    x, y = ((torch.rand(count) * 50).to(dtype) for _ in range(2))
+    storages = {"x": x, "y": y, "out": torch.empty_like(x)}
+    tile = Tile((1, 2), 32)
+    check(recorder.finish(), storages, tile=tile, parallel=parallel, threads=2, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", ["argmax", "argmin"])
+@pytest.mark.parametrize("columns", [1, 7, 64, 77, 1000])
+def test_the_first_of_equal_extremes_is_found(kind, columns):
+    rows = 40
+    for x in (
+        torch.randint(0, 3, (rows * columns,)).float(),
+        torch.full((rows * columns,), float("-inf")),
+        torch.full((rows * columns,), float("inf")),
+        torch.where(torch.rand(rows * columns) > 0.9, float("nan"), 1.0),
+    ):
+        recorder = Recorder((rows,), (columns,))
+        (row,), (column,) = recorder.outer, recorder.inner
+        recorder.stage("inner")
+        found = recorder.reduce(
+            kind, recorder.load("x", row * columns + column, F32), dtype=torch.int64
+        )
+        recorder.stage("outer")
+        recorder.store("out", row, found, torch.int64)
+        expected = getattr(x.view(rows, columns), kind)(1)
+        for vector in MODES:
+            ours = {"x": x, "out": torch.empty(rows, dtype=torch.int64)}
+            assert run_cpp(make_kernel(recorder.finish(), vector=vector), ours) == 0
+            assert torch.equal(ours["out"], expected)

@@ -8,6 +8,7 @@ that failed plus one. Invariant: the text depends on nothing but the kernel.
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
@@ -21,7 +22,7 @@ from inductor.codegen.cpp.types import C_TYPES, Value, storage_type
 from inductor.ir import constant_value
 from inductor.ir.index import inner_symbols, outer_symbols
 from inductor.ir.operations import HALF_DTYPES, Indirect
-from primtorch.symbolic import Symbol, free_symbols
+from primtorch.symbolic import Symbol, free_symbols, substitute
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +33,7 @@ __all__ = ["CppKernel", "kernel_source"]
 
 _PINNED = frozenset({"store", "accumulate", "reduce", "part", "scan", "indirect"})
 _RANDOM = frozenset({"philox_uniform", "philox_normal", "philox_bits"})
-_SEQUENTIAL = frozenset({"argmax", "argmin", "max", "min", "welford_combine"})
+_SEQUENTIAL = frozenset({"argmax", "argmin", "welford_combine"})
 _STACK_BYTES = 1 << 17
 _CHUNK = 1024
 _LANES = 64
@@ -113,6 +114,9 @@ class _KernelPrinter:
                 self.parallel > 0 and not body.reduction_ranges and self._divisible(adds)
             )
             self.parallel = 0
+        self.turned = self._turned_loads()
+        tile = kernel.decisions.tile
+        self.tile_size = max(8, min(64, tile.size // 8 * 8)) if tile is not None else 0
 
     # ---- what is known before printing
     def _dependencies(self) -> dict[int, frozenset[Symbol]]:
@@ -259,6 +263,11 @@ class _KernelPrinter:
         assert operation.buffer is not None
         assert operation.index is not None
         text = self._address(operation.buffer, operation.index)
+        if position in self.turned:
+            assert self.kernel.decisions.tile is not None
+            a = self.names[self.outer[min(self.kernel.decisions.tile.dimensions)]]
+            b = self.names[self.outer[-1]]
+            text = f"q{position}[({a} - {a}s) * {self.tile_size} + ({b} - {b}s)]"
         storage = self.storage[operation.buffer]
         if storage in HALF_DTYPES:
             text = f"ci_from_{storage_type(storage)}({text})"
@@ -344,8 +353,9 @@ class _KernelPrinter:
         return before, within
 
     def may_vectorise(self, positions: list[int], variable: Symbol, *, lanes: bool = False) -> bool:
-        """Whether neighbours along `variable` may be computed together; `lanes`: each with
-        accumulators of its own.
+        """Whether neighbours along `variable` may be computed together.
+
+        `lanes`: each has accumulators of its own.
         """
         for position in positions:
             operation = self.operations[position]
@@ -438,6 +448,10 @@ class _KernelPrinter:
         extents = [self.index(extent) for extent in self.kernel.body.ranges]
         if self.column:
             extents[-1] = self._blocks()
+        tile = self.kernel.decisions.tile
+        if self.turned and tile is not None:
+            across, size = min(tile.dimensions), self.tile_size
+            extents[across] = f"(({extents[across]} + {size - 1}) / {size})"
         return extents
 
     def _entry(self) -> str:
@@ -538,6 +552,9 @@ class _KernelPrinter:
         names = [f"i{k}" for k in range(len(extents))]
         if self.column and extents:
             names[-1] = "ib"
+        if self.turned and self.kernel.decisions.tile is not None:
+            across = min(self.kernel.decisions.tile.dimensions)
+            names[across] = f"i{across}t"
         opened = 0
         if collapsed == 1:
             self.line(f"for (i64 {names[0]} = begin; {names[0]} < end; {names[0]}++) {{")
@@ -571,22 +588,81 @@ class _KernelPrinter:
             for position in positions:
                 self.emit(position)
             return
-        vector = self.kernel.decisions.vector
         last = self.outer[-1]
         own = self.split_last or self._lone_vector()
         with self._outer_loops(count - 1):
-            before, within = self.split(positions, last)
-            for position in before:
+            if self.turned:
+                self._tiles()
+                return
+            start, stop = "0", self.index(body.ranges[-1])
+            if own:
+                start, stop = "begin", "end"
+            self._last_loop(positions, last, start, stop)
+
+    def _last_loop(self, positions: list[int], last: Symbol, start: str, stop: str) -> None:
+        """The innermost loop of a pointwise body, with what it does not move before it."""
+        before, within = self.split(positions, last)
+        for position in before:
+            self.emit(position)
+        if self.kernel.decisions.vector is not None and self.may_vectorise(within, last):
+            self.line("#pragma omp simd" + self._bad_clause(within))
+        name = self.names[last]
+        with self.block_of(f"for (i64 {name} = {start}; {name} < {stop}; {name}++)"):
+            for position in within:
                 self.emit(position)
-            if vector is not None and self.may_vectorise(within, last):
+
+    # ---- tiles: what is contiguous across the vector loop is turned in registers first
+    def _turned_loads(self) -> dict[int, Size]:
+        """Loads that run along the tile's other dimension, each with its stride along the last."""
+        tile, body = self.kernel.decisions.tile, self.kernel.body
+        if tile is None or body.reduction_ranges or len(body.ranges) < 2 or self.split_last:
+            return {}
+        last = len(body.ranges) - 1
+        if last not in tile.dimensions or tile.dimensions[0] == tile.dimensions[1]:
+            return {}
+        across, along = self.outer[min(tile.dimensions)], self.outer[last]
+        found: dict[int, Size] = {}
+        for position, operation in self.operations.items():
+            index = operation.index
+            if operation.name != "load" or operation.operands or isinstance(index, int | None):
+                continue
+            if operation.buffer in self.written or self.storage[operation.buffer or ""].is_complex:
+                continue
+            step = substitute(index, {across: across + 1}) - index
+            stride = substitute(index, {along: along + 1}) - index
+            if step == 1 and not free_symbols(stride) & {across, along} and stride not in {0, 1}:
+                found[position] = stride
+        return found
+
+    def _tiles(self) -> None:
+        tile, body = self.kernel.decisions.tile, self.kernel.body
+        assert tile is not None
+        size = self.tile_size
+        across, along = min(tile.dimensions), len(body.ranges) - 1
+        a, b = self.names[self.outer[across]], self.names[self.outer[along]]
+        extents = [self.index(extent) for extent in body.ranges]
+        self.line(
+            f"const i64 {a}s = {a}t * {size}, {a}n = ci_minimum<i64>({size}, {extents[across]} - {a}s);"
+        )
+        with self.block_of(f"for (i64 {b}s = 0; {b}s < {extents[along]}; {b}s += {size})"):
+            self.line(f"const i64 {b}n = ci_minimum<i64>({size}, {extents[along]} - {b}s);")
+            self.names.update({self.outer[across]: f"{a}s", self.outer[along]: f"{b}s"})
+            self.index.forget()
+            for position, stride in self.turned.items():
+                operation = self.operations[position]
+                assert operation.buffer is not None
+                assert operation.index is not None
+                storage = self.storage[operation.buffer]
+                kind, memory = f"u{storage.itemsize * 8}", self._memory_type(storage)
+                source = f"(const {kind} *)&{self._address(operation.buffer, operation.index)}"
+                self.line(f"{memory} q{position}[{size * size}] __attribute__((aligned(64)));")
                 self.line(
-                    "#pragma omp simd" + (" reduction(|:bad)" if self._checked(within) else "")
+                    f"ci_turn<{kind}>({source}, {self.index(stride)}, ({kind} *)q{position}, {size}, {a}n, {b}n);"
                 )
-            name, extent = f"i{count - 1}", self.index(body.ranges[-1])
-            start, stop = ("begin", "end") if own else ("0", extent)
-            with self.block_of(f"for (i64 {name} = {start}; {name} < {stop}; {name}++)"):
-                for position in within:
-                    self.emit(position)
+            self.names.update({self.outer[across]: a, self.outer[along]: b})
+            self.index.forget()
+            with self.block_of(f"for (i64 {a} = {a}s; {a} < {a}s + {a}n; {a}++)"):
+                self._last_loop(list(self.operations), self.outer[along], f"{b}s", f"{b}s + {b}n")
 
     def _checked(self, positions: list[int]) -> bool:
         return any(
@@ -624,7 +700,9 @@ class _KernelPrinter:
         lanes = self._lane_count(hoisted, reductions)
         flushed = [p for p, a in reductions.items() if lanes and self._must_flush(a)]
         for position, accumulator in reductions.items():
-            for text in accumulator.declare_lanes(lanes) if lanes else accumulator.declare():
+            for text in (
+                accumulator.declare_lanes(lanes, spread=True) if lanes else accumulator.declare()
+            ):
                 self.line(text)
             for text in accumulator.declare_flush(lanes) if position in flushed else ():
                 self.line(text)
@@ -648,7 +726,8 @@ class _KernelPrinter:
                 continue
             finish = accumulator.finish()
             if lanes:
-                finish = accumulator.gather_lanes(lanes, flushed=position in flushed)
+                used = f"ci_minimum<i64>({lanes}l, {self.index(ranges[-1])})"
+                finish = accumulator.gather_lanes(lanes, used, flushed=position in flushed)
             for text in finish:
                 self.line(text)
             result = accumulator.lane_result if lanes else accumulator.result
@@ -666,9 +745,12 @@ class _KernelPrinter:
         if not self.may_vectorise(positions, self.inner[-1], lanes=True):
             return 0
         extent = ranges[-1]
+        short = len(ranges) > 1 and isinstance(extent, int) and 8 <= extent < 512
+        if not short and not any(a.kind in {"argmax", "argmin"} for a in reductions.values()):
+            return 0  # the compiler's own vector reduction, in registers, is faster
         if not isinstance(extent, int):
             return _LANES
-        if extent < 8 or (extent < 32 and len(ranges) == 1):
+        if extent < 8:
             return 0
         for lanes in (64, 32, 16, 8):
             if extent % lanes == 0:
@@ -740,7 +822,12 @@ class _KernelPrinter:
         dtype = self.operations[operation.operands[0]].dtype
         kind = str(operation.attribute)
         dtype = operation.dtype if kind in {"sum", "prod", "any", "all"} else dtype
-        return accumulator_for(kind, f"g{position}", dtype, scan=operation.name == "scan")
+        slim = all(isinstance(extent, int) for extent in self.kernel.body.reduction_ranges)
+        slim = (
+            slim and math.prod(cast("tuple[int, ...]", self.kernel.body.reduction_ranges)) < 1 << 31
+        )
+        scan = operation.name == "scan"
+        return accumulator_for(kind, f"g{position}", dtype, scan=scan, slim=slim)
 
     def _innermost(
         self,

@@ -419,54 +419,11 @@ CI i64 ci_philox_bits_i64(u64 seed, u64 offset, u64 element) {
   return (i64)((u64)w[0] | ((u64)w[1] << 32));
 }
 
-// ---- rows: sums that keep several accumulators, so that they run at the speed of memory --------------------------------
-template <class T> struct ci_wide {
-  typedef T type __attribute__((vector_size(32)));
-};
-template <class T> static __attribute__((noinline, unused)) T ci_row_sum(const T *x, i64 n) {
-  typedef typename ci_wide<T>::type V;
-  enum { W = sizeof(V) / sizeof(T) };
-  V a = {}, b = {}, c = {}, d = {}, v;
-  i64 k = 0;
-  for (; k + 4 * W <= n; k += 4 * W) {
-    __builtin_memcpy(&v, x + k, sizeof v), a += v;
-    __builtin_memcpy(&v, x + k + W, sizeof v), b += v;
-    __builtin_memcpy(&v, x + k + 2 * W, sizeof v), c += v;
-    __builtin_memcpy(&v, x + k + 3 * W, sizeof v), d += v;
-  }
-  a = (a + b) + (c + d);
-  T total = 0;
-  for (int j = 0; j < W; j++) total += a[j];
-  for (; k < n; k++) total += x[k];
-  return total;
-}
-template <class T> static __attribute__((noinline, unused)) T ci_row_m2(const T *x, i64 n, T mean) {
-  typedef typename ci_wide<T>::type V;
-  enum { W = sizeof(V) / sizeof(T) };
-  V a = {}, b = {}, v, w;
-  i64 k = 0;
-  for (; k + 2 * W <= n; k += 2 * W) {
-    __builtin_memcpy(&v, x + k, sizeof v), v -= mean, a += v * v;
-    __builtin_memcpy(&w, x + k + W, sizeof w), w -= mean, b += w * w;
-  }
-  a += b;
-  T total = 0;
-  for (int j = 0; j < W; j++) total += a[j];
-  for (; k < n; k++) total += (x[k] - mean) * (x[k] - mean);
-  return total;
-}
-template <int size> struct ci_integer;
-template <> struct ci_integer<1> { typedef i8 type; };
-template <> struct ci_integer<2> { typedef i16 type; };
-template <> struct ci_integer<4> { typedef i32 type; };
-template <> struct ci_integer<8> { typedef i64 type; };
+// ---- tiles ------------------------------------------------------------------------------------------------------------
 // A tile of a matrix turned: dst[a][b] = src[b * stride + a]; dst rows are `width` long.
 template <class T> static __attribute__((noinline, unused)) void ci_turn(const T *src, i64 stride, T *dst, i64 width,
                                                                         i64 na, i64 nb) {
   typedef T V __attribute__((vector_size(8 * sizeof(T))));
-  typedef typename ci_integer<sizeof(T)>::type I;
-  typedef I M __attribute__((vector_size(8 * sizeof(T))));
-  const M low = {0, 8, 1, 9, 2, 10, 3, 11}, high = {4, 12, 5, 13, 6, 14, 7, 15};
   i64 b = 0;
   for (; b + 8 <= nb; b += 8) {
     i64 a = 0;
@@ -476,8 +433,8 @@ template <class T> static __attribute__((noinline, unused)) void ci_turn(const T
       // three rounds of interleaving rows k and k + 4 transpose an 8 x 8 block
       for (int round = 0; round < 3; round++) {
         for (int k = 0; k < 4; k++) {
-          s[2 * k] = __builtin_shuffle(r[k], r[k + 4], low);
-          s[2 * k + 1] = __builtin_shuffle(r[k], r[k + 4], high);
+          s[2 * k] = __builtin_shufflevector(r[k], r[k + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+          s[2 * k + 1] = __builtin_shufflevector(r[k], r[k + 4], 4, 12, 5, 13, 6, 14, 7, 15);
         }
         for (int k = 0; k < 8; k++) r[k] = s[k];
       }

@@ -42,12 +42,19 @@ class Accumulator:
         name: its variable in the generated text.
         dtype: of the running value (for argmax the compared value).
         operation: "reduce" or "scan".
+        slim: reduction points can be numbered by 32 bits.
     """
 
     kind: str
     name: str
     dtype: torch.dtype
     operation: str
+    slim: bool = False
+
+    @property
+    def index_type(self) -> str:
+        """The type of a position: as wide as the value where that is enough, which vectorises."""
+        return "i32" if self.slim and self.dtype.itemsize <= 4 else "i64"
 
     @property
     def c_type(self) -> str:
@@ -100,6 +107,15 @@ class Accumulator:
             case kind:
                 raise AssertionError(f"{kind} is not combined value by value")
 
+    @property
+    def _flagged(self) -> bool:
+        """A float extreme of one row: a plain comparison, which vectorises, beside a NaN flag."""
+        return (
+            self.kind in {"max", "min"}
+            and self.dtype.is_floating_point
+            and self.operation == "reduce"
+        )
+
     # ---- one outer point
     def declare(self) -> list[str]:
         """Variables before the sweep."""
@@ -107,7 +123,9 @@ class Accumulator:
             return [f"{self.c_type} {self.name}_0 = 0, {self.name}_1 = 0, {self.name}_2 = 0;"]
         lines = [f"{self.c_type} {self.name} = {self.identity};"]
         if self.kind in {"argmax", "argmin"}:
-            lines.append(f"i64 {self.name}_i = 0; bool {self.name}_f = false;")
+            lines.append(f"{self.index_type} {self.name}_i = 0;")
+        if self._flagged:
+            lines.append(f"u32 {self.name}_n = 0;")
         if self.kind in {"any", "all"}:
             lines = [f"u32 {self.name}_b = {1 if self.kind == 'all' else 0};"]
         return lines
@@ -119,6 +137,11 @@ class Accumulator:
                 return [f"reduction(+:{self.name})"]
             case "prod" if self.dtype is not torch.bool:
                 return [f"reduction(*:{self.name})"]
+            case "max" | "min" if self.dtype is not torch.bool:
+                extra = [f"reduction(|:{self.name}_n)"] if self._flagged else []
+                return [f"reduction({self.kind}:{self.name})", *extra]
+            case "welford":
+                return [f"reduction(+:{self.name}_s)"]
             case "any":
                 return [f"reduction(|:{self.name}_b)"]
             case "all":
@@ -141,7 +164,7 @@ class Accumulator:
                     f"{m2} += {self.name}_d * ({value} - {mean});",
                 ]
             case "welford":
-                return [f"{self.name}_t[j] = {value};"]
+                return [f"{self.name}_t[j] = {value}; {self.name}_s += {value};"]
             case "welford_combine":
                 return [self._chan(lane, *values)]
             case "any" if not lane:
@@ -150,22 +173,30 @@ class Accumulator:
                 return [f"{self.name}_b &= (u32)({value} != 0);"]
             case "sum" if self.dtype is not torch.bool and not self.dtype.is_complex:
                 return [f"{name} += {value};"]
+            case "max" | "min" if self.dtype is not torch.bool and self.operation == "reduce":
+                sign = ">" if self.kind == "max" else "<"
+                if self._flagged and not lane:
+                    return [
+                        f"{name} = {value} {sign} {name} ? {value} : {name};",
+                        f"{name}_n |= (u32)({value} != {value});",
+                    ]
+                better = f"({value} {sign} {name})"
+                if self.dtype.is_floating_point:
+                    better += f" | ({value} != {value})"  # does not wait for the running value
+                return [f"{name} = {better} ? {value} : {name};"]
             case _:
                 return [f"{name} = {self.combine(name, value)};"]
 
     def _update_extreme(self, value: str, linear: str, lane: str) -> list[str]:
         sign = ">" if self.kind == "argmax" else "<"
-        best, index, found = f"{self.name}{lane}", f"{self.name}_i{lane}", f"{self.name}_f{lane}"
-        better = f"!{found} || {value} {sign} {best}"
+        best, index = f"{self.name}{lane}", f"{self.name}_i{lane}"
+        better = f"({value} {sign} {best})"
         if self.dtype.is_floating_point:
-            better = (
-                f"!{found} || {value} {sign} {best} || ({value} != {value} && {best} == {best})"
-            )
+            better = f"{better} | (({value} != {value}) & ({best} == {best}))"
         return [
             f"const bool {self.name}_c = {better};",
             f"{best} = {self.name}_c ? {value} : {best};",
-            f"{index} = {self.name}_c ? {linear} : {index};",
-            f"{found} = true;",
+            f"{index} = {self.name}_c ? ({self.index_type}){linear} : {index};",
         ]
 
     def _chan(self, lane: str, mean: str, m2: str, count: str) -> str:
@@ -179,6 +210,8 @@ class Accumulator:
 
     def finish(self) -> list[str]:
         """After the sweep."""
+        if self._flagged:
+            return [f"{self.name} = {self.name}_n ? ({self.c_type})CI_NAN : {self.name};"]
         if self.kind in {"any", "all"}:
             return [f"const bool {self.name} = {self.name}_b != 0;"]
         return []
@@ -192,7 +225,9 @@ class Accumulator:
         """Variables before a chunk of at most `size` points."""
         match self.kind:
             case "welford":
-                return [f"{self.c_type} {self.name}_t[{size}] __attribute__((aligned(64)));"]
+                return [
+                    f"{self.c_type} {self.name}_s = 0, {self.name}_t[{size}] __attribute__((aligned(64)));"
+                ]
             case "sum":
                 return [f"{self.c_type} {self.name} = {self.identity};"]
             case _:
@@ -206,8 +241,11 @@ class Accumulator:
             case "welford":
                 kind, name = self.c_type, part.name
                 return [
-                    f"const {kind} {name}_m = ci_row_sum<{kind}>({name}_t, m) / ({kind})m;",
-                    f"const {kind} {name}_q = ci_row_m2<{kind}>({name}_t, m, {name}_m);",
+                    f"const {kind} {name}_m = {name}_s / ({kind})m; {kind} {name}_q = 0;",
+                    f"#pragma omp simd reduction(+:{name}_q)",
+                    "for (i64 k = 0; k < m; k++) {",
+                    f"  const {kind} d_ = {name}_t[k] - {name}_m; {name}_q += d_ * d_;",
+                    "}",
                     self._chan("", f"{name}_m", f"{name}_q", f"({kind})m"),
                 ]
             case _:
@@ -224,21 +262,19 @@ class Accumulator:
         """The second row of `flush`."""
         return [f"{self.c_type} {self.name}_w[{lanes}] __attribute__((aligned(64))) = {{}};"]
 
-    def gather_lanes(self, lanes: int, *, flushed: bool) -> list[str]:
-        """Combine the lanes into `lane_result`."""
+    def gather_lanes(self, lanes: int, used: str, *, flushed: bool) -> list[str]:
+        """Combine the lanes into `lane_result`; the first `used` have seen values."""
         name, kind = self.name, self.c_type
         if self.kind in {"argmax", "argmin"}:
             sign = ">" if self.kind == "argmax" else "<"
             better = f"a_ {sign} {name}_r || (a_ != a_ && {name}_r == {name}_r)"
             equal = f"(a_ == {name}_r || (a_ != a_ && {name}_r != {name}_r))"
-            choice = f"!{name}_rf || {better} || ({equal} && i_ < {name}_ri)"
             return [
-                f"{kind} {name}_r = {self.identity}; i64 {name}_ri = 0; bool {name}_rf = false;",
-                f"for (i64 j = 0; j < {lanes}; j++) {{",
-                f"  const {kind} a_ = {name}[j]; const i64 i_ = {name}_i[j];",
-                f"  const bool c_ = {name}_f[j] && ({choice});",
+                f"{kind} {name}_r = {name}[0]; {self.index_type} {name}_ri = {name}_i[0];",
+                f"for (i64 j = 1; j < {used}; j++) {{",
+                f"  const {kind} a_ = {name}[j]; const {self.index_type} i_ = {name}_i[j];",
+                f"  const bool c_ = {better} || ({equal} && i_ < {name}_ri);",
                 f"  {name}_r = c_ ? a_ : {name}_r; {name}_ri = c_ ? i_ : {name}_ri;",
-                f"  {name}_rf |= {name}_f[j];",
                 "}",
             ]
         row = f"{name}_w" if flushed else name
@@ -256,8 +292,8 @@ class Accumulator:
         return f"{self.name}_ri" if self.kind in {"argmax", "argmin"} else f"{self.name}_r"
 
     # ---- a block of outer points
-    def declare_lanes(self, block: int) -> list[str]:
-        """Rows of running values before the sweep."""
+    def declare_lanes(self, block: int, *, spread: bool = False) -> list[str]:
+        """Rows of running values before the sweep; `spread`: lane j starts at reduction point j."""
         align = "__attribute__((aligned(64)))"
         fill = f"for (i64 j = 0; j < {block}; j++)"
         match self.kind:
@@ -280,10 +316,9 @@ class Accumulator:
                     f"{fill} {self.name}[j] = {self.identity};",
                 ]
                 if self.kind in {"argmax", "argmin"}:
-                    lines.append(
-                        f"i64 {self.name}_i[{block}] {align}; bool {self.name}_f[{block}];"
-                    )
-                    lines.append(f"{fill} {{ {self.name}_i[j] = 0; {self.name}_f[j] = false; }}")
+                    start = "j" if spread else "0"
+                    lines.append(f"{self.index_type} {self.name}_i[{block}] {align};")
+                    lines.append(f"{fill} {self.name}_i[j] = {start};")
                 return lines
 
     def step(self) -> list[str]:
@@ -298,8 +333,10 @@ class Accumulator:
         return []
 
 
-def accumulator_for(kind: str, name: str, dtype: torch.dtype, *, scan: bool = False) -> Accumulator:
+def accumulator_for(
+    kind: str, name: str, dtype: torch.dtype, *, scan: bool = False, slim: bool = False
+) -> Accumulator:
     """The accumulator of a reduction (or scan) of `kind` over values of `dtype`."""
     if kind in {"any", "all"}:
         dtype = torch.bool
-    return Accumulator(kind, name, dtype, "scan" if scan else "reduce")
+    return Accumulator(kind, name, dtype, "scan" if scan else "reduce", slim)
