@@ -11,6 +11,7 @@ import argparse
 import collections
 import itertools
 import json
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -160,18 +161,27 @@ def main() -> None:
     parser.add_argument("--no-backward", action="store_true")
     parser.add_argument("--layout", default="plain")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--shard", default="0/1", help="which part of how many, as 2/5")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="stop after this long")
     parser.add_argument("--show", type=int, default=1)
     parser.add_argument("--json")
     options = parser.parse_args()
     comparison = Comparison()
-    sweep(
-        comparison,
-        options.names,
-        options.samples,
-        not options.no_backward,
-        options.layout,
-        options.device,
-    )
+    part, parts = map(int, options.shard.split("/"))
+    names = options.names or sorted({info.name for info in op_db})
+    deadline = time.monotonic() + options.seconds
+    for name in names[part::parts]:
+        if time.monotonic() > deadline:
+            print(f"STOPPED before {name}")
+            break
+        sweep(
+            comparison,
+            [name],
+            options.samples,
+            not options.no_backward,
+            options.layout,
+            options.device,
+        )
     reached = {*comparison.right, *comparison.wrong, *comparison.unknown}
     bad = {name: found for name, found in comparison.wrong.items() if found}
     for name, found in sorted(bad.items()):
