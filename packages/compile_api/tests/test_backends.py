@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import compile_api
-from compile_api import errors
+from compile_api import backends, errors
 
 
 def function(x):
@@ -50,7 +50,8 @@ def test_a_callable_gets_graph_real_inputs_and_its_own_options():
     assert compile_api.graph_count() == 1
 
 
-def test_a_registered_name():
+def test_a_registered_name(monkeypatch):
+    monkeypatch.setattr(backends, "_REGISTERED", {})
     compile_api.register_backend("double", lambda graph, _: lambda *args: [2 * graph(*args)[0]])
     torch.testing.assert_close(compile_api.compile(function, backend="double")(X), 2 * function(X))
 

@@ -22,6 +22,7 @@ def test_every_stage_of_an_inference_is_there(tmp_path):
     assert any(name.startswith("09_program") for name in names)
     assert (len(found.graphs), found.graph_breaks) == (1, ())
     assert found.guards
+    assert [kernel.name for kernel in found.kernels] == ["k0"]
     paths = found.write(tmp_path)
     assert [path.name for path in paths] == sorted(names)
     assert "gelu" in (tmp_path / "01_graph.py").read_text()

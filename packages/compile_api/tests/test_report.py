@@ -6,7 +6,7 @@ import subprocess
 import pytest
 import torch
 
-from compile_api.explain import Explanation, Stage
+from compile_api.explain import Explanation, Kernel, Stage
 from compile_api.report import page
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -22,7 +22,7 @@ def explanation() -> Explanation:
         graph_breaks=('model.py:41  print("<b>bold</b>")',),
         guards=("isinstance(x, Tensor)",),
         recompiles=(),
-        kernels=(stages["08_kernel.cpp"],),
+        kernels=(Kernel("07_schedule.txt", "k0", "read a, write b", ("n0", "n1")),),
         stages=stages,
         seconds=0.5,
     )

@@ -8,6 +8,7 @@ stays as it is, and no `.grad` is touched.
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.fx import GraphModule
 
-__all__ = ["Explanation", "Stage", "explain", "explain_call"]
+__all__ = ["Explanation", "Kernel", "Stage", "explain", "explain_call"]
+
+_KERNEL = re.compile(
+    r"^kernel (?P<name>\S+?)\((?P<buffers>.*)\)(?:  # (?P<nodes>.*))?$", re.MULTILINE
+)  # a head line of inductor's schedule text
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,16 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel of a call program: which schedule has it, what it reads and writes, for which nodes."""
+
+    schedule: str
+    name: str
+    buffers: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """What `explain` found; printing it gives the summary."""
 
@@ -47,7 +62,7 @@ class Explanation:
     graph_breaks: tuple[str, ...]
     guards: tuple[str, ...]
     recompiles: tuple[str, ...]
-    kernels: tuple[Stage, ...]
+    kernels: tuple[Kernel, ...]
     stages: dict[str, Stage]
     seconds: float
 
@@ -166,7 +181,12 @@ def _collect(function: Callable[..., Any], watch: Watch, seconds: float) -> Expl
         for line in stage.text.splitlines()
         if line.strip() and not line.lstrip().startswith("#")
     ]
-    kernels = [stage for name, stage in stages.items() if name.rpartition("/")[2].startswith("08_")]
+    kernels = [
+        Kernel(name, found["name"], found["buffers"], tuple((found["nodes"] or "").split(", ")))
+        for name, stage in sorted(stages.items())
+        if name.rpartition("/")[2].startswith("07_")
+        for found in _KERNEL.finditer(stage.text)
+    ]
     return Explanation(
         what=getattr(function, "__qualname__", type(function).__qualname__),
         graphs=tuple(record.graph for record in watch.records if record.graph is not None),

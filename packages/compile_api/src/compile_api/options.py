@@ -191,7 +191,9 @@ def _make(room: str, values: dict[str, object]) -> Any:
         text = str(refused).strip()
         named = [name for name in values if name in text] or list(values)
         shown = values[named[0]] if len(named) == 1 else tuple(values[name] for name in named)
-        raise InvalidOption(", ".join(named), shown, text.partition("why: ")[2] or text) from refused
+        raise InvalidOption(
+            ", ".join(named), shown, text.partition("why: ")[2] or text
+        ) from refused
 
 
 def list_mode_options(mode: str | None = None) -> dict[str, Any]:

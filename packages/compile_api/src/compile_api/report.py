@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from torch.fx import GraphModule
 
-    from compile_api.explain import Explanation, Stage
+    from compile_api.explain import Explanation, Kernel, Stage
 
 __all__ = ["page"]
 
@@ -81,6 +81,23 @@ def _details(stage: Stage, *, opened: bool = False) -> str:
         f"<details{_opened(lines) if opened else ''}><summary><code>{escape(stage.name)}</code>, "
         f"{lines} lines</summary><pre>{escape(stage.text)}</pre></details>"
     )
+
+
+def _is_source(stage: Stage) -> bool:
+    return stage.name.rpartition("/")[2].startswith("08_")
+
+
+def _kernels(kernels: Iterable[Kernel]) -> str:
+    """Lists the kernels with what they move and the loop nodes they hold."""
+    rows = [
+        (_cell(k.schedule), _cell(k.name), _cell(k.buffers), _cell(", ".join(k.nodes)))
+        for k in kernels
+    ]
+    if not rows:
+        return (
+            '<p class="none">None: every operation is a vendor call, or nothing was captured.</p>'
+        )
+    return _table(("schedule", "kernel", "reads and writes", "nodes"), rows)
 
 
 def _levels(graph: GraphModule) -> dict[str, int]:
@@ -163,12 +180,12 @@ def page(explanation: Explanation) -> str:
         "<h2>Graphs</h2>",
         pictures or '<p class="none">Nothing was captured.</p>',
         "<h2>Kernels</h2>",
-        "".join(_details(stage, opened=True) for stage in explanation.kernels)
-        or '<p class="none">None: every operation is a vendor call, or nothing was captured.</p>',
+        _kernels(explanation.kernels),
+        *(_details(stage, opened=True) for stage in stages if _is_source(stage)),
         "<h2>Where the time went</h2>",
         _times(stages),
         "<h2>Stages</h2>",
-        "".join(_details(stage) for stage in stages if stage not in explanation.kernels),
+        "".join(_details(stage) for stage in stages if not _is_source(stage)),
     ]
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
