@@ -13,6 +13,7 @@ class Program:
         steps: list[tuple[Any, ...]],
         registers: int,
         integers: int,
+        tables: int,
         inputs: tuple[int, ...],
         /,
     ) -> Program: ...

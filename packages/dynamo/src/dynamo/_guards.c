@@ -12,9 +12,9 @@
 #include <string.h>
 
 typedef enum {
-    /* loads: register `into` from register `from` */
-    LOAD_ARGUMENT, LOAD_CLOSURE, LOAD_FUNCTION, LOAD_GLOBAL, LOAD_NAMESPACE, LOAD_CONSTANT,
-    LOAD_ATTRIBUTE, LOAD_OWN_ATTRIBUTE, LOAD_ITEM, LOAD_ELEMENT, LOAD_TYPE, LOAD_LENGTH,
+    /* loads: register `into` from register `from`; LOAD_DICT and LOAD_TABLE look at a dict */
+    LOAD_ARGUMENT, LOAD_DICT, LOAD_TABLE, LOAD_KEY, LOAD_CLOSURE, LOAD_FUNCTION, LOAD_GLOBAL, LOAD_NAMESPACE, LOAD_CONSTANT,
+    LOAD_ATTRIBUTE, LOAD_ITEM, LOAD_ELEMENT, LOAD_TYPE, LOAD_LENGTH,
     LOAD_SIZE, LOAD_STRIDE, LOAD_OFFSET,
     /* integer loads: integer register `into` from register `from` */
     INT_SIZE, INT_STRIDE, INT_OFFSET, INT_VALUE,
@@ -28,8 +28,8 @@ typedef enum {
 } Op;
 
 static const char *const OP_NAMES[OP_COUNT] = {
-    "LOAD_ARGUMENT", "LOAD_CLOSURE", "LOAD_FUNCTION", "LOAD_GLOBAL", "LOAD_NAMESPACE",
-    "LOAD_CONSTANT", "LOAD_ATTRIBUTE", "LOAD_OWN_ATTRIBUTE", "LOAD_ITEM", "LOAD_ELEMENT",
+    "LOAD_ARGUMENT", "LOAD_DICT", "LOAD_TABLE", "LOAD_KEY", "LOAD_CLOSURE", "LOAD_FUNCTION", "LOAD_GLOBAL", "LOAD_NAMESPACE",
+    "LOAD_CONSTANT", "LOAD_ATTRIBUTE", "LOAD_ITEM", "LOAD_ELEMENT",
     "LOAD_TYPE", "LOAD_LENGTH", "LOAD_SIZE", "LOAD_STRIDE", "LOAD_OFFSET", "INT_SIZE", "INT_STRIDE",
     "INT_OFFSET", "INT_VALUE", "CHECK_TYPE", "CHECK_IDENTITY", "CHECK_REFERENCE", "CHECK_EQUAL",
     "CHECK_TENSOR", "CHECK_LENGTH", "CHECK_KEYS", "CHECK_CONTAINS", "CHECK_LACKS",
@@ -71,7 +71,17 @@ typedef struct {
     PyObject *operand;
     PyObject *second;
     void *data; /* TensorSpec, postfix code, register numbers, expected state; PyMem */
+    int32_t table;        /* number of the dict that the step looks into, or -1 */
+    PyObject *remembered; /* what LOAD_KEY found there, borrowed from the dict */
 } Step;
+
+/* A dict that steps look into. While its version is the one at the last success, all that was found
+ * there is still there: no look-up is needed. Versions are unique in the process. */
+typedef struct {
+    uint64_t version;      /* 0: unknown */
+    unsigned type_version; /* of the type of the object whose own dict it is; 0 for other dicts */
+    PyObject *hooks[4];    /* what CHECK_NO_HOOKS found, borrowed; NULL where absent */
+} Table;
 
 typedef struct {
     PyObject_VAR_HEAD
@@ -80,7 +90,9 @@ typedef struct {
     int32_t registers;
     int32_t integers;
     int32_t input_count;
+    int32_t table_count;
     int32_t *inputs;
+    Table *tables;
 } Program;
 
 /* ------------------------------------------------------------------ what calibration found out */
@@ -178,10 +190,19 @@ static int tensor_holds(const TensorSpec *spec, PyObject *value) {
 
 /* ------------------------------------------------------------------------------ evaluation state */
 
+typedef struct { /* a Table in this evaluation */
+    PyObject *dict; /* NULL: the object has none */
+    uint64_t version;
+    unsigned type_version;
+    int clean;
+} Look;
+
 typedef struct {
     PyObject **values;
     unsigned char *owned;
     int64_t *integers;
+    Look *looks;
+    int dirty;
     int32_t loaded;
     int any_owned;
     int all_owned;
@@ -447,6 +468,129 @@ static int storages_hold(Registers *r, const Step *step) {
     return 1;
 }
 
+/* --------------------------------------------------------------------------------------- tables */
+
+#if PY_VERSION_HEX < 0x030d0000
+#define VERSION(dict) (((PyDictObject *)(dict))->ma_version_tag)
+#else
+#define VERSION(dict) 0 /* stores into an instance no longer change it */
+#endif
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
+static inline int has_plain_items(PyObject *value) { /* a dict whose [] is dict's */
+    return PyDict_CheckExact(value) ||
+           (PyDict_Check(value) &&
+            Py_TYPE(value)->tp_as_mapping->mp_subscript == PyDict_Type.tp_as_mapping->mp_subscript);
+}
+
+static inline void look(Registers *r, const Table *tables, const Step *step) {
+    Look *at = &r->looks[step->table];
+    const Table *table = &tables[step->table];
+    PyObject *from = r->values[step->from];
+    if (step->op == LOAD_DICT) {
+        at->dict = own_dict(from);
+        at->type_version = Py_TYPE(from)->tp_version_tag;
+    } else {
+        at->dict = has_plain_items(from) ? from : NULL;
+        at->type_version = 0;
+    }
+    at->version = at->dict == NULL ? 0 : VERSION(at->dict);
+    at->clean = at->version != 0 && at->version == table->version &&
+                at->type_version == table->type_version;
+    r->dirty |= !at->clean;
+}
+
+/* What is remembered holds only while Python has not run: another thread may run the same program. */
+#define CLEAN(r, step) ((step)->table >= 0 && (r)->looks[(step)->table].clean && !(r)->all_owned)
+
+/* An attribute or item by name, by the full rules. 1, 0 or -1. */
+static int load_key(Registers *r, const Step *step) {
+    PyObject *from = r->values[step->from], *found;
+    if (step->number) { /* an attribute of the instance */
+        found = PyObject_GenericGetAttr(from, step->operand);
+        if (found == NULL)
+            return -1;
+        put_owned(r, step->into, found);
+        return 1;
+    }
+    if (r->looks[step->table].dict == NULL) {
+        own_all(r);
+        found = PyObject_GetItem(from, step->operand);
+        if (found == NULL)
+            return -1;
+        put_owned(r, step->into, found);
+        return 1;
+    }
+    found = PyDict_GetItemWithError(r->looks[step->table].dict, step->operand);
+    if (found == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    put_borrowed(r, step->into, found);
+    return 1;
+}
+
+static int hooks_absent(Registers *r, const Step *step) {
+    PyObject *value = r->values[step->from], *dict = own_dict(value);
+    for (int i = 0; dict != NULL && i < 4; i++) {
+        PyObject *table = PyDict_GetItemWithError(dict, hook_tables[i]);
+        if (table == NULL)
+            continue;
+        if (LIKELY(PyDict_Check(table))) {
+            if (PyDict_GET_SIZE(table))
+                return 0;
+            continue;
+        }
+        own_all(r);
+        int full = PyObject_IsTrue(table);
+        if (full)
+            return full < 0 ? -1 : 0;
+    }
+    return PyErr_Occurred() ? -1 : 1;
+}
+
+static inline int remembered_hooks_absent(const Table *table) {
+    for (int i = 0; i < 4; i++)
+        if (table->hooks[i] != NULL && PyDict_GET_SIZE(table->hooks[i]))
+            return 0;
+    return 1;
+}
+
+/* After a success without Python: remember what was found in the dicts that had changed. */
+static void remember(Program *self, const Registers *r) {
+    for (int32_t i = 0; i < self->table_count; i++) {
+        const Look *at = &r->looks[i];
+        if (!at->clean) {
+            self->tables[i].version = at->dict == NULL ? 0 : at->version;
+            self->tables[i].type_version = at->type_version;
+        }
+    }
+    for (Step *step = self->steps, *end = step + self->step_count; step < end; step++) {
+        const Look *at = step->table < 0 ? NULL : &r->looks[step->table];
+        if (at == NULL || at->clean || at->dict == NULL)
+            continue;
+        Table *table = &self->tables[step->table];
+        if (step->op == LOAD_KEY) {
+            PyObject *value = r->values[step->into];
+            int there = PyDict_GetItemWithError(at->dict, step->operand) == value;
+            PyErr_Clear();
+            if (there && step->number) { /* the class may hold a property of that name */
+                PyObject *found = _PyType_Lookup(Py_TYPE(r->values[step->from]), step->operand);
+                there = found == NULL || Py_TYPE(found)->tp_descr_set == NULL;
+            }
+            step->remembered = there ? value : NULL;
+        } else if (step->op == CHECK_NO_HOOKS) {
+            for (int k = 0; k < 4; k++) {
+                PyObject *hooks = PyDict_GetItemWithError(at->dict, hook_tables[k]);
+                PyErr_Clear();
+                if (hooks != NULL && !PyDict_Check(hooks))
+                    table->version = 0; /* nothing to look at without Python */
+                table->hooks[k] = hooks;
+            }
+        }
+        if (at->type_version == 0 && step->op == LOAD_KEY && step->number)
+            table->version = 0; /* a class without a version may change unseen */
+    }
+}
+
 /* ---------------------------------------------------------------------------------------- steps */
 
 /* Loads: 1 loaded, 0 nothing there, -1 exception. */
@@ -497,12 +641,8 @@ static int load(Registers *r, const Step *step, PyObject *const *slots, Py_ssize
         own_all(r);
         found = PyObject_GetAttr(from, step->operand);
         goto owned;
-    case LOAD_OWN_ATTRIBUTE:
-        found = PyObject_GenericGetAttr(from, step->operand);
-        goto owned;
     case LOAD_ITEM:
-        if (PyDict_Check(from) && (PyDict_CheckExact(from) ||
-            Py_TYPE(from)->tp_as_mapping->mp_subscript == PyDict_Type.tp_as_mapping->mp_subscript)) {
+        if (has_plain_items(from)) {
             if (!PyUnicode_CheckExact(step->operand))
                 own_all(r); /* the key's own equality may run */
             found = PyDict_GetItemWithError(from, step->operand);
@@ -567,7 +707,7 @@ owned:
 }
 
 /* Checks: 1 holds, 0 fails, -1 exception. */
-static int check(Registers *r, const Step *step) {
+static int check(Registers *r, const Table *tables, const Step *step) {
     PyObject *value = step->from >= 0 ? r->values[step->from] : NULL;
     PyObject *operand = step->operand, *found;
     switch ((Op)step->op) {
@@ -626,6 +766,8 @@ static int check(Registers *r, const Step *step) {
         Py_XDECREF(found);
         return (found != NULL) == (step->op == CHECK_HAS_ATTRIBUTE);
     case CHECK_LACKS_OWN_ATTRIBUTE: {
+        if (CLEAN(r, step))
+            return 1;
         PyObject *dict = own_dict(value);
         if (dict == NULL)
             return 1;
@@ -644,24 +786,8 @@ static int check(Registers *r, const Step *step) {
         found = PyObject_GetAttr(value, name_code);
         Py_XDECREF(found);
         return found == NULL ? -1 : found == operand;
-    case CHECK_NO_HOOKS: {
-        PyObject *dict = own_dict(value);
-        for (int i = 0; dict != NULL && i < 4; i++) {
-            PyObject *table = PyDict_GetItemWithError(dict, hook_tables[i]);
-            if (table == NULL)
-                continue;
-            if (LIKELY(PyDict_Check(table))) {
-                if (PyDict_GET_SIZE(table))
-                    return 0;
-                continue;
-            }
-            own_all(r);
-            int full = PyObject_IsTrue(table);
-            if (full)
-                return full < 0 ? -1 : 0;
-        }
-        return PyErr_Occurred() ? -1 : 1;
-    }
+    case CHECK_NO_HOOKS:
+        return CLEAN(r, step) ? remembered_hooks_absent(&tables[step->table]) : hooks_absent(r, step);
     case CHECK_SAME_OBJECT: return value == r->values[step->into];
     case CHECK_DISTINCT:
         return distinct(r->values, (int32_t *)step->data + 1, *(int32_t *)step->data);
@@ -690,19 +816,37 @@ static int check(Registers *r, const Step *step) {
     }
 }
 
-static int run(const Program *self, Registers *r, PyObject *const *slots, Py_ssize_t count,
+static int run(Program *self, Registers *r, PyObject *const *slots, Py_ssize_t count,
                PyObject *function, PyObject **inputs) {
     const Step *step = self->steps, *end = step + self->step_count;
     for (; step < end; step++) {
         int status;
-        if (step->op == CHECK_TENSOR && LIKELY(layout.ready && step->data != NULL &&
-                                               ((TensorSpec *)step->data)->leaf < 0))
-            status = tensor_holds(step->data, r->values[step->from]);
-        else
-            status = step->op < CHECK_TYPE ? load(r, step, slots, count, function) : check(r, step);
+        switch (step->op) {
+        case LOAD_DICT:
+        case LOAD_TABLE: look(r, self->tables, step); continue;
+        case LOAD_KEY:
+            if (LIKELY(CLEAN(r, step) && step->remembered != NULL)) {
+                r->values[step->into] = step->remembered;
+                r->owned[step->into] = 0;
+                r->loaded = step->into + 1;
+                continue;
+            }
+            status = load_key(r, step);
+            break;
+        case CHECK_TENSOR:
+            if (LIKELY(layout.ready && step->data != NULL && ((TensorSpec *)step->data)->leaf < 0)) {
+                status = tensor_holds(step->data, r->values[step->from]);
+                break;
+            } /* fall through */
+        default:
+            status = step->op < CHECK_TYPE ? load(r, step, slots, count, function)
+                                           : check(r, self->tables, step);
+        }
         if (UNLIKELY(status <= 0))
             return status;
     }
+    if (UNLIKELY(r->dirty && !r->all_owned))
+        remember(self, r);
     PyObject *list = PyList_New(self->input_count);
     if (list == NULL)
         return -1;
@@ -716,20 +860,24 @@ static int run(const Program *self, Registers *r, PyObject *const *slots, Py_ssi
 
 int program_match(PyObject *program, PyObject *const *slots, Py_ssize_t count, PyObject *function,
                   PyObject **inputs) {
-    const Program *self = (Program *)program;
+    Program *self = (Program *)program;
     PyObject *few_values[STACK_REGISTERS];
     unsigned char few_owned[STACK_REGISTERS];
     int64_t few_integers[STACK_REGISTERS];
-    Registers r = {few_values, few_owned, few_integers, 0, 0, 0};
+    Look few_looks[STACK_REGISTERS];
+    Registers r = {few_values, few_owned, few_integers, few_looks, 0, 0, 0, 0};
     void *heap = NULL;
-    if (self->registers > STACK_REGISTERS || self->integers > STACK_REGISTERS) {
+    if (self->registers > STACK_REGISTERS || self->integers > STACK_REGISTERS ||
+        self->table_count > STACK_REGISTERS) {
         heap = PyMem_Malloc((size_t)self->registers * (sizeof(PyObject *) + 1) +
-                            (size_t)self->integers * sizeof(int64_t));
+                            (size_t)self->integers * sizeof(int64_t) +
+                            (size_t)self->table_count * sizeof(Look));
         if (heap == NULL) {
             PyErr_NoMemory();
             return -1;
         }
-        r.integers = heap;
+        r.looks = heap;
+        r.integers = (int64_t *)(r.looks + self->table_count);
         r.values = (PyObject **)(r.integers + self->integers);
         r.owned = (unsigned char *)(r.values + self->registers);
     }
@@ -825,11 +973,11 @@ static int64_t *wide_numbers(PyObject *tuple) {
     return made;
 }
 
-/* Fill one step from (op, from, into, number, operand, second, data). */
+/* Fill one step from (op, from, into, number, operand, second, data, table). */
 static int fill(Step *step, PyObject *fields) {
     PyObject *operand, *second, *data;
-    if (!PyArg_ParseTuple(fields, "iiiiOOO", &step->op, &step->from, &step->into, &step->number,
-                          &operand, &second, &data))
+    if (!PyArg_ParseTuple(fields, "iiiiOOOi", &step->op, &step->from, &step->into, &step->number,
+                          &operand, &second, &data, &step->table))
         return -1;
     if (step->op < 0 || step->op >= OP_COUNT) {
         PyErr_SetString(PyExc_ValueError, "no such step");
@@ -877,13 +1025,14 @@ static void program_dealloc(Program *self) {
     PyObject_GC_UnTrack(self);
     program_clear(self);
     PyMem_Free(self->inputs);
+    PyMem_Free(self->tables);
     Py_TYPE(self)->tp_free(self);
 }
 
 static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *steps, *inputs;
-    int registers, integers;
-    if (!PyArg_ParseTuple(args, "O!iiO!", &PyList_Type, &steps, &registers, &integers,
+    int registers, integers, tables;
+    if (!PyArg_ParseTuple(args, "O!iiiO!", &PyList_Type, &steps, &registers, &integers, &tables,
                           &PyTuple_Type, &inputs))
         return NULL;
     Program *self = (Program *)type->tp_alloc(type, 0);
@@ -896,7 +1045,9 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     int32_t *which = numbers(inputs, 0);
     self->inputs = PyMem_Malloc(sizeof(int32_t) * (size_t)(self->input_count + 1));
     self->steps = PyMem_Calloc((size_t)n + 1, sizeof(Step));
-    if (which == NULL || self->inputs == NULL || self->steps == NULL) {
+    self->tables = PyMem_Calloc((size_t)tables + 1, sizeof(Table));
+    self->table_count = tables;
+    if (!which || !self->inputs || !self->steps || !self->tables) {
         PyMem_Free(which);
         Py_DECREF(self);
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();

@@ -9,6 +9,7 @@ evaluation give the same answer for every call.
 from __future__ import annotations
 
 from functools import partial
+from sys import intern
 from typing import TYPE_CHECKING, Any, assert_never
 
 import torch
@@ -66,6 +67,7 @@ class _Lowering:
         self.steps: list[tuple[Any, ...]] = []
         self.registers: dict[Source, int] = {}
         self.integers: dict[Source, int] = {}
+        self.tables: dict[tuple[str, int], int] = {}
 
     def step(
         self,
@@ -77,8 +79,17 @@ class _Lowering:
         operand: Any = None,
         second: Any = None,
         data: tuple[Any, ...] | None = None,
+        table: int = -1,
     ) -> None:
-        self.steps.append((self.op[op], source, into, number, operand, second, data))
+        self.steps.append((self.op[op], source, into, number, operand, second, data, table))
+
+    def table(self, op: str, register: int) -> int:
+        """The number of a dict that is looked into: a register's own dict, or the register itself."""
+        found = self.tables.get((op, register))
+        if found is None:
+            found = self.tables[op, register] = len(self.tables)
+            self.step(op, source=register, table=found)
+        return found
 
     def load(self, source: Source) -> int:
         """The register that holds `source`, loaded now if it was not."""
@@ -111,7 +122,11 @@ class _Lowering:
             case AttributeSource(_, attribute):
                 step("LOAD_ATTRIBUTE", operand=attribute)
             case InstanceAttributeSource(_, attribute):
-                step("LOAD_OWN_ATTRIBUTE", operand=attribute)
+                table = self.table("LOAD_DICT", origin)
+                step("LOAD_KEY", number=1, operand=intern(attribute), table=table)
+            case ItemSource(_, key) if type(key) is str:
+                table = self.table("LOAD_TABLE", origin)
+                step("LOAD_KEY", operand=intern(key), table=table)
             case ItemSource(_, key):
                 small = type(key) is int and abs(key) < 2**31
                 number, second = (key, True) if small else (0, None)
@@ -160,8 +175,11 @@ class _Lowering:
                 step(f"CHECK_{guard.kind.name}", operand=operand)
             case GuardKind.HAS_ATTRIBUTE | GuardKind.LACKS_ATTRIBUTE:
                 step(f"CHECK_{guard.kind.name}", operand=operand)
-            case GuardKind.CONTAINS | GuardKind.LACKS | GuardKind.LACKS_OWN_ATTRIBUTE:
+            case GuardKind.CONTAINS | GuardKind.LACKS:
                 step(f"CHECK_{guard.kind.name}", operand=operand)
+            case GuardKind.LACKS_OWN_ATTRIBUTE:
+                table = self.table("LOAD_DICT", source)
+                step("CHECK_LACKS_OWN_ATTRIBUTE", operand=operand, table=table)
             case GuardKind.IDENTITY:
                 if isinstance(operand, Weakly):
                     step("CHECK_REFERENCE", operand=operand.reference)
@@ -181,7 +199,7 @@ class _Lowering:
                 else:
                     step("CHECK_CLASS_ATTRIBUTE", operand=name, second=value)
             case GuardKind.NO_HOOKS:
-                step("CHECK_NO_HOOKS")
+                step("CHECK_NO_HOOKS", table=self.table("LOAD_DICT", source))
             case GuardKind.SAME_OBJECT:
                 step("CHECK_SAME_OBJECT", into=self.load(operand))
             case GuardKind.DISTINCT:
@@ -361,4 +379,10 @@ def lower_program(
     for guard in guards:
         lowering.check(guard, size_sources)
     registers = tuple(map(lowering.load, inputs))
-    return fast.Program(lowering.steps, len(lowering.registers), len(lowering.integers), registers)
+    return fast.Program(
+        lowering.steps,
+        len(lowering.registers),
+        len(lowering.integers),
+        len(lowering.tables),
+        registers,
+    )
