@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
+from dynamo._native import CompiledFunction
 from dynamo.backends import lookup_backend
-from dynamo.dispatch import CompiledFunction, forget_all
+from dynamo.dispatch import Compiler
 from dynamo.errors import BreakReason, GraphBreak, UsageError
 from dynamo.options import DynamoOptions
 from dynamo.values.rules import rule
@@ -18,7 +19,7 @@ from dynamo.values.rules import rule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["allow_in_graph", "disable", "graph_break", "is_compiling", "optimize", "reset"]
+__all__ = ["allow_in_graph", "disable", "graph_break", "is_compiling", "optimize"]
 
 
 def optimize(
@@ -37,29 +38,27 @@ def optimize(
     Raises:
         UsageError: unknown backend, or not a callable.
     """
-    compiler = lookup_backend(backend)
+    found = lookup_backend(backend)
     settings = options if options is not None else DynamoOptions()
 
     def decorate(target: Any) -> Any:
-        make = functools.partial(
-            CompiledFunction,
-            backend=compiler,
-            options=settings,
-            fullgraph=fullgraph,
-            dynamic=dynamic,
-            observer=observer,
+        compiler = Compiler(
+            found, settings, fullgraph=fullgraph, dynamic=dynamic, observer=observer
         )
         if isinstance(target, torch.nn.Module):
-            return _compile_module(target, make)
+            return CompiledModule(target, compiler.compile(_calling_module()))
         if isinstance(target, types.MethodType):
-            compiled = make(_as_function(target.__func__))
-            return types.MethodType(compiled, target.__self__)
-        return _wrap(target, make)
+            return types.MethodType(
+                compiler.compile(_as_function(target.__func__)), target.__self__
+            )
+        return compiler.compile(_as_function(target))
 
     return decorate
 
 
 def _as_function(target: Any) -> types.FunctionType:
+    if isinstance(target, CompiledFunction):
+        return target.__wrapped__
     if isinstance(target, types.FunctionType):
         return target
     if not callable(target):
@@ -71,27 +70,11 @@ def _as_function(target: Any) -> types.FunctionType:
     return cast("types.FunctionType", call)
 
 
-def _wrap(target: Any, make: Callable[[types.FunctionType], CompiledFunction]) -> Any:
-    function = _as_function(target)
-    compiled = make(function)
-
-    @functools.wraps(function)
-    def compiled_function(*args: Any, **kwargs: Any) -> Any:
-        return compiled(*args, **kwargs)
-
-    compiled_function.__dict__["compiled"] = compiled
-    compiled_function.__dict__["_dynamo_original"] = target
-    return compiled_function
-
-
-def _compile_module(
-    module: torch.nn.Module, make: Callable[[types.FunctionType], CompiledFunction]
-) -> Any:
+def _calling_module() -> types.FunctionType:
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         return self(*args, **kwargs)
 
-    compiled = make(cast("types.FunctionType", call))
-    return CompiledModule(module, compiled)
+    return cast("types.FunctionType", call)
 
 
 class CompiledModule(torch.nn.Module):
@@ -135,18 +118,10 @@ def graph_break() -> None:
     """End the graph here; without effect outside of capture."""
 
 
-def reset() -> None:
-    """Forget everything that was compiled; the next calls are captured anew."""
-    forget_all()
-
-
-def disable(function: Any = None, *, recursive: bool = True, reason: str | None = None) -> Any:
-    """Never capture `function`; calls of it are graph breaks. Usable with and without arguments.
-
-    `reason` is shown where the break is reported.
-    """
+def disable(function: Any = None, *, recursive: bool = True) -> Any:
+    """Never capture `function`; calls of it are graph breaks. Usable with and without arguments."""
     if function is None:
-        return functools.partial(disable, recursive=recursive, reason=reason)
+        return functools.partial(disable, recursive=recursive)
     if isinstance(function, torch.nn.Module):
         function.forward = disable(function.forward, recursive=recursive)
         return function
@@ -156,7 +131,6 @@ def disable(function: Any = None, *, recursive: bool = True, reason: str | None 
         return function(*args, **kwargs)
 
     disabled.__dict__["_dynamo_disable"] = True
-    disabled.__dict__["_dynamo_disable_reason"] = reason
     return disabled
 
 

@@ -1,8 +1,10 @@
 """One capture: a call of a function in, an entry (guards and code) out.
 
 Interprets the function on its actual arguments, hands the graph to the backend, and emits the code that takes
-the call's place. A graph break ends the first graph; what follows runs through resume functions that are
-captured in their turn. Invariant: nothing outside is changed by a capture, whatever its outcome.
+the call's place. A graph break ends the graph; the statement runs for real and what follows runs through resume
+functions that are captured in their turn (`dynamo.emit.resume`). Where a break lies in a frame that cannot be
+entered again, capture starts over and breaks at the statement of the caller. Invariant: nothing outside is
+changed by a capture, whatever its outcome.
 """
 
 from __future__ import annotations
@@ -14,18 +16,23 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import dynamo.machine.opcodes  # noqa: F401 - registers the opcodes
+from dynamo._native import Entry
 from dynamo.emit.effects import emit_effects
 from dynamo.emit.entry import build_entry
 from dynamo.emit.reconstruct import CannotReconstruct, Emitter
+from dynamo.emit.resume import Resume, emit_step
 from dynamo.errors import (
     BackendError,
     BreakReason,
     CaptureError,
     GraphBreak,
+    Restart,
     SkipFrame,
+    describe_break,
 )
 from dynamo.graph.recorder import Recorder
-from dynamo.guards import GlobalState, Guard, GuardKind, GuardProgram, compile_program
+from dynamo.graph.sizes import History, Sizes
+from dynamo.guards import GlobalState, Guard, GuardKind, compile_program
 from dynamo.machine.frame import Frame
 from dynamo.machine.interpreter import Machine
 from dynamo.source import FunctionSource, LocalSource
@@ -34,22 +41,25 @@ from dynamo.values.session import Session
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable, Sequence
+    from types import CodeType
 
     from dynamo.options import DynamoOptions
 
-__all__ = ["Entry", "Request", "capture"]
+__all__ = ["Captured", "Request", "capture"]
 
 _RECURSION = 20000
+_ATTEMPTS = 40
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One compiled version of a function: when it may run, and what runs."""
+class Captured:
+    """What a capture made: the entry, and for reports its graph, its source and its break."""
 
-    program: GuardProgram
-    run: Callable[[list[Any]], Any]
+    entry: Entry
     graph: Any
     source: str
+    stop: GraphBreak | None
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,57 +70,79 @@ class Request:
     arguments: tuple[Any, ...]
     backend: Callable[..., Any]
     options: DynamoOptions
+    resume: Callable[[Any, CodeType, dict[str, Any]], Resume]
+    history: History
     fullgraph: bool = False
     dynamic: bool | None = None
     observer: Callable[[str, str], None] | None = None
 
+    @property
+    def symbolic(self) -> bool:
+        """Whether the backend takes symbolic sizes."""
+        return bool(getattr(self.backend, "symbolic", False))
 
-def capture(request: Request) -> Entry:
+
+class UserError(Exception):
+    """The captured program raised; the call has to run eagerly to show it."""
+
+
+def capture(request: Request) -> Captured:
     """Capture one call.
 
     Raises:
         SkipFrame: the function must run eagerly.
+        UserError: this call raises; it must run eagerly.
         CaptureError: `fullgraph` and a graph break.
         BackendError: the backend failed.
     """
-    function = request.function
-    recorder = Recorder()
-    session = Session(function, recorder)
-    machine = Machine(session, {})
+    breaks: dict[int, tuple[BreakReason, str]] = {}
+    for _ in range(_ATTEMPTS):
+        try:
+            return _attempt(request, breaks)
+        except Restart:
+            continue
+    raise SkipFrame("too many places where capture cannot go on")
+
+
+def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Captured:
+    sizes = Sizes(request.history, dynamic=request.dynamic) if request.symbolic else None
+    recorder = Recorder(sizes)
+    session = Session(request.function, recorder)
+    machine = Machine(session, breaks)
     recorder.machine = machine
     state = GlobalState.now()
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(max(limit, _RECURSION))
     grad = torch.is_grad_enabled()
+    emitter = Emitter(session)
+    stop: GraphBreak | None = None
+    message = ""
     try:
         with recorder.mode:
-            frame = _root_frame(session, request)
             try:
+                frame = _root_frame(session, request)
                 result = machine.run(frame)
-            except GraphBreak as stop:
-                return _broken(request, machine, stop)
-            grad_after = torch.is_grad_enabled()
+            except GraphBreak as found:
+                stop = found
+            except RecursionError as error:
+                raise SkipFrame("the recursion is too deep to capture") from error
+            except Exception as error:
+                raise UserError from error
+        grad_after = torch.is_grad_enabled()
+        with torch._C.DisableTorchFunction():
+            if stop is None:
+                returned = _emit_result(request, emitter, result)
+            else:
+                message = _check_break(request, machine, stop)
+                returned = _emit_break(request, emitter, machine, stop)
     finally:
         torch._C._set_grad_enabled(grad)
         sys.setrecursionlimit(limit)
-    emitter = Emitter(session)
-    try:
-        returned = emitter.value(result)
-        emit_effects(emitter)
-    except CannotReconstruct as error:
-        code = function.__code__
-        if request.fullgraph:
-            raise CaptureError(
-                BreakReason.UNSUPPORTED_VALUE,
-                f"the function leaves {error} behind",
-                code.co_qualname,
-                code.co_filename,
-                code.co_firstlineno,
-            ) from error
-        raise SkipFrame(str(error)) from error
     if grad_after is not grad:
         emitter.line(f"{emitter.constant(torch._C._set_grad_enabled)}({grad_after})")
-    return _finish(request, session, emitter, returned, state)
+    if stop is not None:
+        returned += "()"
+    return _finish(request, session, emitter, returned, state, stop, message)
 
 
 def _root_frame(session: Session, request: Request) -> Frame:
@@ -125,14 +157,70 @@ def _root_frame(session: Session, request: Request) -> Frame:
     return frame
 
 
-def _broken(request: Request, machine: Machine, stop: GraphBreak) -> Entry:
-    frame = machine.frames[-1]
-    code = frame.code
+def _emit_result(request: Request, emitter: Emitter, result: Any) -> str:
+    try:
+        returned = emitter.value(result)
+        emit_effects(emitter)
+    except CannotReconstruct as error:
+        code = request.function.__code__
+        if request.fullgraph:
+            raise CaptureError(
+                BreakReason.UNSUPPORTED_VALUE,
+                f"the function leaves {error} behind",
+                code.co_qualname,
+                code.co_filename,
+                code.co_firstlineno,
+            ) from error
+        raise SkipFrame(str(error)) from error
+    return returned
+
+
+def _check_break(request: Request, machine: Machine, stop: GraphBreak) -> str:
+    """The break's message; an error under `fullgraph`."""
+    if not machine.frames:
+        code, line = request.function.__code__, request.function.__code__.co_firstlineno
+    else:
+        code, line = machine.frames[-1].code, machine.frames[-1].line
     if request.fullgraph:
         raise CaptureError(
-            stop.reason, stop.why, code.co_qualname, code.co_filename, frame.line
+            stop.reason, stop.why, code.co_qualname, code.co_filename, line
         ) from stop.__cause__
-    raise SkipFrame(f"{stop.reason.title}: {stop.why} ({code.co_filename}:{frame.line})")
+    return describe_break(stop.reason, stop.why, code.co_qualname, code.co_filename, line)
+
+
+def _emit_break(request: Request, emitter: Emitter, machine: Machine, stop: GraphBreak) -> str:
+    frames = machine.frames
+    if not frames:
+        raise SkipFrame(f"{stop.reason.title}: {stop.why}")
+    if stop.reason is BreakReason.RECURSION:
+        raise SkipFrame(stop.why)
+    depth = 1
+    while depth < len(frames) and frames[depth].resumable:
+        depth += 1
+    for level in range(depth):
+        if frames[level].exceptions:
+            # Inside a handler: the statement that raised runs for real, and its handler with it.
+            _restart(machine, frames[level].raised_at[0], stop)
+    if depth < len(frames):
+        _restart(machine, frames[depth - 1].tick, stop)
+    inner: str | None = None
+    try:
+        for level in range(depth - 1, -1, -1):
+            inner = emit_step(emitter, frames[level], inner, request.resume)
+        emit_effects(emitter)
+    except CannotReconstruct as error:
+        if depth > 1:
+            _restart(machine, frames[depth - 2].tick, stop)
+        raise SkipFrame(f"{stop.reason.title}: {stop.why}; {error}") from error
+    assert inner is not None
+    return inner
+
+
+def _restart(machine: Machine, tick: int, stop: GraphBreak) -> None:
+    if tick <= 0 or tick in machine.break_ticks:
+        raise SkipFrame(f"{stop.reason.title}: {stop.why}")
+    machine.break_ticks[tick] = (stop.reason, stop.why)
+    raise Restart
 
 
 def _finish(
@@ -141,23 +229,34 @@ def _finish(
     emitter: Emitter,
     returned: str,
     state: GlobalState,
-) -> Entry:
+    stop: GraphBreak | None,
+    message: str,
+) -> Captured:
     recorder = session.recorder
     compiled: Callable[..., Any] | None = None
     module: Any = None
     graph_inputs: list[str] = []
     if emitter.graph_outputs or recorder.has_effects():
         module = _graph_module(request, recorder, emitter.graph_outputs)
-        compiled = _compile(request, module, [entry.real for entry in recorder.inputs])
-        graph_inputs = [emitter.source(entry.source) for entry in recorder.inputs]
+        inputs = [*recorder.size_inputs, *recorder.inputs]
+        examples = [
+            *(entry.value for entry in recorder.size_inputs),
+            *(entry.real for entry in recorder.inputs),
+        ]
+        compiled = _compile(request, module, examples)
+        graph_inputs = [emitter.source(entry.source) for entry in inputs]
     guards: list[Guard] = [Guard(None, GuardKind.GLOBAL_STATE, state), *session.guards.values()]
-    program = compile_program(guards, None, code=request.function.__code__, inputs=emitter.inputs)
+    places = None
+    if recorder.sizes is not None:
+        guards.extend(recorder.sizes.frozen_guards())
+        places = recorder.sizes.symbol_sources()
+    program = compile_program(guards, places, code=request.function.__code__, inputs=emitter.inputs)
     run, text = build_entry(
         emitter, compiled, graph_inputs, returned, request.function.__qualname__
     )
     if request.observer is not None:
         request.observer("02_guards.py", program.text())
-    return Entry(program, run, module, text)
+    return Captured(Entry(program, graph=run), module, text, stop, message)
 
 
 def _graph_module(request: Request, recorder: Recorder, outputs: list[Any]) -> Any:
@@ -165,6 +264,8 @@ def _graph_module(request: Request, recorder: Recorder, outputs: list[Any]) -> A
     nodes = tuple(recorder.node_of(value) for value in outputs)
     output = graph.output(nodes)
     output.meta["val"] = tuple(outputs)
+    if recorder.sizes is not None:
+        recorder.sizes.require_placeholders(recorder)
     module = torch.fx.GraphModule(recorder.root, graph)
     module.meta["wire"] = 1
     if request.observer is not None:

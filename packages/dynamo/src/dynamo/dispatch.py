@@ -1,47 +1,41 @@
-"""The callable that stands for a compiled function: guards first, then the entry; a miss is captured.
+"""From a miss to an entry: which calls are captured, when to stop, and the fall-back to eager.
 
-`CompiledFunction` is the interface of the C dispatcher and its Python twin.
+A `Compiler` holds what `optimize` was told. Each code object, the user's and those of resume functions, has one
+cache of entries; a call that no entry serves comes to `miss`. Invariant: a fault of the compiler never changes
+what the program computes; outside strict mode it runs eagerly with one warning.
 """
 
 from __future__ import annotations
 
-import functools
-import inspect
 import logging
 import threading
-import weakref
 from typing import TYPE_CHECKING, Any
 
-from dynamo.capture import Entry, Request, capture
-from dynamo.errors import BackendError, CaptureError, DynamoError, InternalError, SkipFrame
+from dynamo._native import CodeCache, CompiledFunction, run_original
+from dynamo.capture import Captured, Request, UserError, capture
+from dynamo.emit.resume import Resume
+from dynamo.errors import DynamoError, InternalError, SkipFrame
+from dynamo.graph.sizes import History
 
 if TYPE_CHECKING:
     import types
     from collections.abc import Callable
+    from types import CodeType
 
     from dynamo.options import DynamoOptions
 
-__all__ = ["CompiledFunction", "forget_all"]
+__all__ = ["Compiler"]
 
 _log = logging.getLogger("dynamo")
 _lock = threading.RLock()
-_live: weakref.WeakSet[CompiledFunction] = weakref.WeakSet()
+_GENERATOR_LIKE = 0x20 | 0x80 | 0x200
 
 
-def forget_all() -> None:
-    """Drop the entries of every compiled function; their next calls are captured anew."""
-    with _lock:
-        for compiled in list(_live):
-            compiled.entries = []
-            compiled.skip = None
-
-
-class CompiledFunction:
-    """A function with its compiled entries, most recently used first."""
+class Compiler:
+    """What `optimize` was told, and the entries made so far."""
 
     def __init__(
         self,
-        function: types.FunctionType,
         backend: Callable[..., Any],
         options: DynamoOptions,
         *,
@@ -49,100 +43,133 @@ class CompiledFunction:
         dynamic: bool | None = None,
         observer: Callable[[str, str], None] | None = None,
     ) -> None:
-        functools.update_wrapper(self, function)
-        self.function = function
         self.backend = backend
         self.options = options
         self.fullgraph = fullgraph
         self.dynamic = dynamic
         self.observer = observer
-        self.entries: list[Entry] = []
-        self.skip: str | None = None
-        code = function.__code__
-        self._count = code.co_argcount + code.co_kwonlyargcount
-        self._simple = not code.co_flags & 12 and not code.co_kwonlyargcount
-        self._signature: inspect.Signature | None = None
-        _live.add(self)
+        self.captured: list[Captured] = []
+        self.skipped: dict[CodeType, str] = {}
+        self.history: dict[CodeType, History] = {}
+        self._resumes: dict[Any, Resume] = {}
+        self._warned: set[CodeType] = set()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the entry whose guards hold; capture if there is none."""
-        if self.skip is not None:
-            return self.function(*args, **kwargs)
-        arguments = (
-            args
-            if self._simple and not kwargs and len(args) == self._count
-            else self._bind(args, kwargs)
-        )
-        function = self.function
-        entries = self.entries
-        for i, entry in enumerate(entries):
-            inputs = entry.program.match(arguments, function)
-            if inputs is not None:
-                if i:
-                    entries.insert(0, entries.pop(i))
-                return entry.run(inputs)
-        return self._miss(arguments, args, kwargs)
+    def compile(self, function: types.FunctionType) -> CompiledFunction:
+        """What the user calls in place of `function`."""
+        return CompiledFunction(function, self.cache(function.__code__))
 
-    def _bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        if self._signature is None:
-            self._signature = inspect.signature(self.function, follow_wrapped=False)
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        code = self.function.__code__
-        total = code.co_argcount + code.co_kwonlyargcount
-        total += bool(code.co_flags & 4) + bool(code.co_flags & 8)
-        return tuple(bound.arguments[name] for name in code.co_varnames[:total])
+    def cache(self, code: CodeType) -> CodeCache:
+        """An empty cache; generators and coroutines are never captured."""
+        return CodeCache(code, None if code.co_flags & _GENERATOR_LIKE else self.miss)
 
-    def _miss(
-        self, arguments: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def resume(self, key: Any, code: CodeType, names: dict[str, Any]) -> Resume:
+        """The resume function of a place in a code object, the same each time."""
+        found = self._resumes.get((key, id(names)))
+        if found is None:
+            found = self._resumes[(key, id(names))] = Resume(code, names, self.cache(code))
+        return found
+
+    def miss(self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
+        """Capture the call and run it; eagerly where that is not possible."""
         with _lock:
-            if len(self.entries) >= self.options.recompile_limit:
-                failed = self.entries[0].program.explain(arguments, self.function)
-                _log.warning(
-                    "%s has %d compiled versions; this call runs eagerly (%s)",
-                    self.function.__qualname__,
-                    len(self.entries),
-                    failed,
-                )
-                return self.function(*args, **kwargs)
-            entry = self._capture(arguments)
-            if entry is None:
-                return self.function(*args, **kwargs)
-            inputs = entry.program.match(arguments, self.function)
-            if inputs is None:
-                failed = entry.program.explain(arguments, self.function)
-                fault = InternalError(
-                    f"the guards of {self.function.__qualname__} don't hold for the call that "
-                    f"made them: {failed}"
-                )
-                if self.options.strict:
-                    raise fault
-                _log.warning("%s", fault)
-                self.skip = str(fault)
-                return self.function(*args, **kwargs)
-            self.entries.insert(0, entry)
-        return entry.run(inputs)
+            found = cache.lookup(function, slots)  # another thread may have made it meanwhile
+            if found is None:
+                if len(cache.entries) >= self.options.recompile_limit:
+                    self._limit(cache, function, slots)
+                    return run_original(function, slots)
+                try:
+                    captured = self._capture(cache, function, slots)
+                except UserError as error:
+                    return self._run_raising(function, slots, error)
+                if captured is None:
+                    return run_original(function, slots)
+                cache.add(captured.entry)
+                inputs = captured.entry.program.match(slots, function)
+                if inputs is None:
+                    failed = captured.entry.program.explain(slots, function)
+                    cache.remove(captured.entry)
+                    self._fault(
+                        cache,
+                        InternalError(
+                            f"the guards of {function.__qualname__} don't hold for the call that "
+                            f"made them: {failed}"
+                        ),
+                    )
+                    return run_original(function, slots)
+                found = captured.entry, inputs
+        entry, inputs = found
+        return entry.run(function, slots, inputs)
 
-    def _capture(self, arguments: tuple[Any, ...]) -> Entry | None:
+    def _run_raising(
+        self, function: types.FunctionType, slots: tuple[Any, ...], error: UserError
+    ) -> Any:
+        """Run a call eagerly that raised while it was captured; it is expected to raise again."""
+        result = run_original(function, slots)
+        if self.options.strict:
+            raise InternalError(
+                f"capture of {function.__qualname__} raised {error.__cause__!r}, which running it "
+                "does not"
+            ) from error.__cause__
+        return result
+
+    def _limit(
+        self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
+    ) -> None:
+        if function.__code__ in self._warned:
+            return
+        self._warned.add(function.__code__)
+        failed = cache.entries[0].program.explain(slots, function)
+        _log.warning(
+            "%s has %d compiled versions, more are not made; calls that fit none run eagerly (%s)",
+            function.__qualname__,
+            len(cache.entries),
+            failed,
+        )
+
+    def _fault(self, cache: CodeCache, fault: Exception) -> None:
+        if self.options.strict:
+            raise fault
+        _log.warning("a fault of the compiler; the function runs eagerly: %s", fault)
+        cache.miss = None
+
+    def _capture(
+        self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
+    ) -> Captured | None:
+        if self.observer is not None and cache.entries:
+            failed = cache.entries[0].program.explain(slots, function)
+            self.observer("recompile", f"{function.__qualname__}: {failed}")
         request = Request(
-            self.function,
-            arguments,
+            function,
+            slots,
             self.backend,
             self.options,
+            self.resume,
+            self.history.setdefault(function.__code__, History()),
             self.fullgraph,
             self.dynamic,
             self.observer,
         )
         try:
-            return capture(request)
+            captured = capture(request)
         except SkipFrame as skip:
-            self.skip = skip.why
+            self.skipped[function.__code__] = skip.why
+            if not cache.entries:
+                cache.miss = None
             if self.observer is not None:
                 self.observer("break", skip.why)
-            _log.info("%s runs eagerly: %s", self.function.__qualname__, skip.why)
+            _log.info("%s runs eagerly: %s", function.__qualname__, skip.why)
             return None
-        except (CaptureError, BackendError):
+        except (DynamoError, UserError):
             raise
-        except DynamoError:
-            raise
+        except Exception as error:
+            fault = InternalError(f"capture of {function.__qualname__} failed: {error!r}")
+            if self.options.strict:
+                raise fault from error
+            self._fault(cache, fault)
+            return None
+        self.captured.append(captured)
+        if captured.message:
+            _log.info("%s", captured.message)
+            if self.observer is not None:
+                self.observer("break", captured.message)
+        return captured

@@ -41,7 +41,7 @@ def build_entry(
             lines.append(f"    {targets}{',' if outputs == 1 else ''} = {call}")
         else:
             lines.append(f"    {call}")
-    lines.extend(f"    {line}" for line in emitter.lines)
+    lines.extend(f"    {line}" for line in (*emitter.head, *emitter.lines))
     lines.append(f"    return {returned}")
     source = "\n".join(lines) + "\n"
     filename = f"<dynamo entry of {name} #{_next_number()}>"

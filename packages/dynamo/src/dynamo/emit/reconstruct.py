@@ -66,6 +66,7 @@ class Emitter:
         self.session = session
         self.recorder = session.recorder
         self.lines: list[str] = []
+        self.head: list[str] = []
         self.constants: dict[str, Any] = {}
         self.inputs: list[Source] = []
         self.graph_outputs: list[Any] = []
@@ -95,11 +96,21 @@ class Emitter:
             self.inputs.append(source)
         return name
 
+    def bind(self, name: str, source: Source) -> None:
+        """Give an input a second name (a symbol's)."""
+        line = f"{name} = {self.source(source)}"
+        if line not in self.head:
+            self.head.append(line)
+
     def _fresh(self, expression: str) -> str:
         name = f"v{self._counter}"
         self._counter += 1
         self.lines.append(f"{name} = {expression}")
         return name
+
+    def name(self, expression: str) -> str:
+        """A new variable that holds an expression's value."""
+        return self._fresh(expression)
 
     def line(self, text: str) -> None:
         """Append a statement."""

@@ -71,6 +71,7 @@ class Recorder:
         "mutated",
         "nodes",
         "root",
+        "size_inputs",
         "sizes",
         "tensor_attributes",
     )
@@ -82,6 +83,7 @@ class Recorder:
         self.sizes = sizes
         self.nodes: dict[int, torch.fx.Node] = {}
         self.inputs: list[GraphInput] = []
+        self.size_inputs: list[GraphInput] = []
         self.machine: Machine | None = None
         self.mode = _Mode(self)
         self.effects = 0
@@ -312,6 +314,27 @@ class Recorder:
         node = self.graph.create_node(kind, target, tuple(args), dict(kwargs))
         self._describe(node)
         return node
+
+    def size_placeholder(
+        self, source: Source, value: Any, hint: Any, meta: dict[str, Any]
+    ) -> torch.fx.Node:
+        """The placeholder of a number; numbers come before tensors."""
+        name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_")
+        graph = self.graph
+        if self.size_inputs:
+            place = graph.inserting_after(self.size_inputs[-1].node)
+        else:
+            place = graph.inserting_before(next(iter(graph.nodes), None))
+        with place:
+            node = graph.placeholder(f"l_{name}")
+        node.meta["val"] = value
+        node.meta["input"] = meta
+        self.size_inputs.append(GraphInput(source, value, node, hint))
+        return node
+
+    def describe(self, node: torch.fx.Node) -> None:
+        """Give a node the user's line and module."""
+        self._describe(node)
 
     def _describe(self, node: torch.fx.Node) -> None:
         if self._first is None:

@@ -1,41 +1,270 @@
-"""Sizes and integers that stay symbolic (`dynamic=`): their symbols, sources, placeholders, and arithmetic.
+"""Sizes and numbers that stay symbolic (`dynamic=`): which, their symbols, placeholders and arithmetic.
 
-Decides which dimension of which input gets a symbol, and turns a symbolic integer that reaches a node into
-arithmetic over size placeholders. Invariant: an expression has one node.
+`History` belongs to a code object and remembers what each source held in earlier captures; what changed is
+dynamic from then on. `Sizes` belongs to one capture: it makes symbols, and turns a symbolic number that reaches a
+node into arithmetic over size placeholders. Sizes 0 and 1 are specialised unless marked. Invariant: an
+expression has one node, and every symbol one source.
 """
 
 from __future__ import annotations
 
+import ast
+import math
+import operator
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from dynamo.guards import Guard, GuardKind
+from dynamo.source import ModuleMemberSource, SizeSource, Source
+from primtorch.symbolic import SizeEnvironment, expression_of, text
+
 if TYPE_CHECKING:
-    import torch
+    from collections.abc import Iterator
 
+    from dynamo.emit.reconstruct import Emitter
     from dynamo.graph.recorder import Recorder
-    from dynamo.source import Source
 
-__all__ = ["Sizes"]
+__all__ = ["History", "Sizes"]
+
+_OPERATORS: dict[type[ast.AST], Any] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Div: operator.truediv,
+    ast.Pow: operator.pow,
+    ast.USub: operator.neg,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+_FUNCTIONS: dict[str, Any] = {
+    "max": torch.sym_max,
+    "min": torch.sym_min,
+    "float": torch.sym_float,
+    "int": torch.sym_int,
+    "abs": abs,
+    "round": round,
+}
+
+
+class History:
+    """What sources held when a code object was captured before."""
+
+    __slots__ = ("dynamic", "seen")
+
+    def __init__(self) -> None:
+        self.seen: dict[Source, Any] = {}
+        self.dynamic: set[Source] = set()
+
+    def changed(self, source: Source, value: Any) -> bool:
+        """Whether the source held something else in an earlier capture; remembers the value."""
+        if source in self.dynamic:
+            return True
+        before = self.seen.setdefault(source, value)
+        if before != value:
+            self.dynamic.add(source)
+            return True
+        return False
 
 
 class Sizes:
-    """The symbolic part of one capture."""
+    """The symbolic part of one capture; `dynamic` as in `optimize`."""
 
-    def __init__(self, environment: Any, policy: Any) -> None:
-        self.environment = environment
-        self.policy = policy
+    def __init__(self, history: History, *, dynamic: bool | None) -> None:
+        self.history = history
+        self.dynamic = dynamic
+        self.environment = SizeEnvironment()
+        self.sources: dict[str, Source] = {}
+        self.symbols: dict[str, Any] = {}
+        self.values: dict[str, Any] = {}
+        self.hints: dict[str, Any] = {}
+        self.guards: list[Guard] = []
+        self._nodes: dict[str, torch.fx.Node] = {}
+
+    # -- what is symbolic --------------------------------------------------------------------------
 
     def shape_of(self, source: Source, tensor: torch.Tensor) -> tuple[Any, tuple[int, ...]]:
-        """Symbolic sizes for an input (None if all static), and which dimensions are symbolic."""
-        raise NotImplementedError
+        """Symbolic sizes for an input (None if all are static), and which dimensions are symbolic."""
+        marked = getattr(tensor, "_dynamo_dynamic_indices", None) or set()
+        fixed = getattr(tensor, "_dynamo_static_indices", None) or set()
+        if isinstance(source, ModuleMemberSource) and not marked:
+            return None, ()
+        sizes: list[Any] = list(tensor.shape)
+        dynamic: list[int] = []
+        for dimension, size in enumerate(tensor.shape):
+            place = SizeSource(source, dimension)
+            if dimension in marked:
+                symbolic = True
+            elif dimension in fixed or self.dynamic is False:
+                continue
+            else:
+                changed = self.history.changed(place, size)
+                symbolic = (changed or self.dynamic is True) and size > 1
+            if symbolic:
+                sizes[dimension] = self._size(place, size, _range(tensor, dimension))
+                dynamic.append(dimension)
+        return (sizes, tuple(dynamic)) if dynamic else (None, ())
 
-    def scalar(self, source: Source, value: int) -> Any:
-        """A symbol for an integer input, or None if it is specialised."""
-        raise NotImplementedError
+    def scalar(self, source: Source, value: float) -> Any:
+        """A symbol for a number from outside, or None if it is specialised."""
+        if self.dynamic is False:
+            return None
+        changed = self.history.changed(source, value)
+        if type(value) is int:
+            if not (changed or self.dynamic is True) or value in (0, 1):
+                return None
+            return self._size(source, value, (None, None))
+        if not changed or not math.isfinite(value):
+            return None
+        name = f"f{len(self.sources)}"
+        symbol = self.environment.create_float(name, value)
+        self._register(name, source, symbol, value)
+        return symbol
 
-    def node_of(self, recorder: Recorder, value: Any) -> torch.fx.Node:
-        """The node that computes a symbolic number."""
-        raise NotImplementedError
+    def _size(self, source: Source, hint: int, limits: tuple[int | None, int | None]) -> Any:
+        lower, upper = limits
+        size = isinstance(source, SizeSource)
+        if lower is None and size:
+            lower = 2 if hint > 1 else 0
+        name = f"s{len(self.sources)}"
+        symbol = self.environment.create_size(name, hint, lower=lower, upper=upper)
+        self._register(name, source, symbol, hint)
+        if lower is not None and lower > 0:
+            low = lower
+            self.guards.append(
+                Guard(source, GuardKind.PREDICATE, (lambda n: n >= low, f"at least {low}"))
+            )
+        if upper is not None:
+            high = upper
+            self.guards.append(
+                Guard(source, GuardKind.PREDICATE, (lambda n: n <= high, f"at most {high}"))
+            )
+        return symbol
 
-    def text_of(self, emitter: Any, value: Any) -> str:
+    def _register(self, name: str, source: Source, value: Any, hint: Any) -> None:
+        self.sources[name] = source
+        self.values[name] = value
+        self.hints[name] = hint
+
+    # -- arithmetic --------------------------------------------------------------------------------
+
+    def node_of(self, recorder: Recorder, value: Any) -> Any:
+        """The node that computes a symbolic number; a plain number for a constant."""
+        return self._build(recorder, ast.parse(_text(value), mode="eval").body, value)
+
+    def _build(self, recorder: Recorder, tree: ast.expr, value: Any) -> Any:
+        match tree:
+            case ast.Constant(constant):
+                return constant
+            case ast.Name(name):
+                return self.placeholder(recorder, name)
+        key = ast.unparse(tree)
+        node = self._nodes.get(key)
+        if node is not None:
+            return node
+        match tree:
+            case ast.UnaryOp(op, operand):
+                args: list[Any] = [operand]
+                function = _OPERATORS[type(op)]
+            case ast.BinOp(left, op, right):
+                args, function = [left, right], _OPERATORS[type(op)]
+            case ast.Compare(left, [op], [right]):
+                args, function = [left, right], _OPERATORS[type(op)]
+            case ast.Call(ast.Name(name), args):
+                function = _FUNCTIONS[name]
+            case ast.Call(ast.Attribute(_, name), args):
+                function = getattr(math, name)
+            case _:
+                raise AssertionError(f"unknown arithmetic: {key}")
+        parts = tuple(self._build(recorder, part, None) for part in args)
+        node = recorder.graph.call_function(function, parts)
+        plain = [p.meta["val"] if isinstance(p, torch.fx.Node) else p for p in parts]
+        node.meta["val"] = value if value is not None else function(*plain)
+        recorder.describe(node)
+        self._nodes[key] = node
+        return node
+
+    def placeholder(self, recorder: Recorder, name: str) -> torch.fx.Node:
+        """The placeholder of a symbol."""
+        node = self._nodes.get(name)
+        if node is None:
+            source = self.sources[name]
+            kind = "size" if isinstance(source, SizeSource) else "scalar"
+            meta = {"kind": kind, "name": source.name(), "static": False}
+            node = recorder.size_placeholder(source, self.values[name], self.hints[name], meta)
+            self._nodes[name] = node
+        return node
+
+    def require_placeholders(self, recorder: Recorder) -> None:
+        """Every symbol in the shape of a tensor input gets a placeholder."""
+        for entry in list(recorder.inputs):
+            for size in entry.value.shape:
+                if isinstance(size, torch.SymInt):
+                    for symbol in _symbols(expression_of(size)):
+                        self.placeholder(recorder, symbol.name)
+
+    def text_of(self, emitter: Emitter, value: Any) -> str:
         """Python text that computes a symbolic number in an entry."""
-        raise NotImplementedError
+        written = _text(value)
+        names = {n.id for n in ast.walk(ast.parse(written)) if isinstance(n, ast.Name)}
+        for name in sorted(names & self.sources.keys()):
+            emitter.bind(name, self.sources[name])
+        if "math." in written:
+            emitter.constants["math"] = math
+        return f"({written})"
+
+    # -- guards ------------------------------------------------------------------------------------
+
+    def frozen_guards(self) -> Iterator[Guard]:
+        """The conditions on sizes under which the graph is valid; asks no more afterwards."""
+        self.environment.freeze()
+        yield from self.guards
+        for guard in self.environment.guards:
+            predicate = guard.predicate
+            reals = {name for name in self.sources if name[0] == "f" and _mentions(predicate, name)}
+            if not reals:
+                yield Guard(None, GuardKind.SHAPE, predicate, guard.source_line)
+                continue
+            # A condition on floats: the numbers in it are specialised.
+            for name in (*reals, *(s.name for s in predicate.free_symbols)):
+                yield Guard(self.sources[name], GuardKind.EQUAL, self.hints[name])
+
+    def symbol_sources(self) -> dict[Any, Source]:
+        """Where each integer symbol is read from."""
+        return {
+            expression_of(self.values[name]): source
+            for name, source in self.sources.items()
+            if name[0] == "s"
+        }
+
+
+def _symbols(expression: Any) -> Any:
+    return getattr(expression, "free_symbols", ())
+
+
+def _mentions(predicate: Any, name: str) -> bool:
+    return name in {
+        n.id for n in ast.walk(ast.parse(_predicate_text(predicate))) if isinstance(n, ast.Name)
+    }
+
+
+def _predicate_text(predicate: Any) -> str:
+    found = predicate.text
+    return found() if callable(found) else str(found)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, torch.SymInt):
+        return text(expression_of(value))
+    return str(value.node)
+
+
+def _range(tensor: torch.Tensor, dimension: int) -> tuple[int | None, int | None]:
+    ranges = getattr(tensor, "_dynamo_ranges", None) or {}
+    return ranges.get(dimension, (None, None))  # type: ignore[no-any-return]

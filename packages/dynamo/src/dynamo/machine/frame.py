@@ -36,6 +36,7 @@ class Frame:
     __slots__ = (
         "before",
         "builtins",
+        "called_with",
         "closure",
         "code",
         "exceptions",
@@ -43,11 +44,13 @@ class Frame:
         "generator",
         "globals",
         "keywords",
+        "last_raise",
         "module_path",
         "names",
         "ops",
         "pc",
         "program",
+        "raised_at",
         "result",
         "resumable",
         "slots",
@@ -69,6 +72,9 @@ class Frame:
         self.pc = 0
         self.result: Any = None
         self.keywords: tuple[str, ...] = ()
+        self.called_with: tuple[str, ...] = ()
+        self.raised_at: list[int] = []
+        self.last_raise = 0
         self.closure: tuple[Any, ...] = ()
         self.resumable = resumable
         self.exceptions: list[BaseException | None] = []

@@ -56,6 +56,7 @@ class Machine:
                         frame.before = frame.stack.copy()
                         self.ticks = frame.tick = self.ticks + 1
                         if break_ticks and frame.tick in break_ticks:
+                            frame.called_with = frame.keywords
                             raise GraphBreak(*break_ticks[frame.tick])  # noqa: TRY301 - leaves the frames
                     if op.run(self, frame, op):
                         frames.pop()
@@ -78,6 +79,7 @@ class Machine:
                 error.__context__ = current
         if op.handler < 0:
             return False
+        frame.last_raise = frame.tick
         del frame.stack[op.depth :]
         if op.lasti:
             frame.stack.append(op.index)

@@ -16,6 +16,7 @@ import torch
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import GuardKind
+from dynamo.guards.kinds import MISSING as GUARD_MISSING
 from dynamo.machine.frame import NULL
 from dynamo.source import (
     AttributeSource,
@@ -51,7 +52,9 @@ __all__ = [
 MISSING: Any = object()
 _FUNCTION = types.FunctionType
 _NATIVE_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+_class_getter = object.__dict__["__class__"]
 _module_getattr = torch.nn.Module.__getattr__
 _module_setattr = torch.nn.Module.__setattr__
 
@@ -68,7 +71,7 @@ def class_attribute(cls: type, name: str) -> Any:
 def special(cls: type, name: str) -> types.FunctionType | None:
     """A special method of `cls` if it is written in Python (the others are called natively)."""
     found = class_attribute(cls, name)
-    return found if type(found) is _FUNCTION else None
+    return found if type(found) is _FUNCTION and cls not in _SYMBOLIC else None
 
 
 def load(machine: Machine, owner: Any, name: str) -> Any:
@@ -264,14 +267,22 @@ def _object(machine: Machine, owner: Any, name: str) -> Any:
 def _no_attribute(session: Session, owner: Any, cls: type, name: str) -> AttributeError:
     source = session.source_of(owner)
     if source is not None:
-        session.guard(GuardKind.LACKS_ATTRIBUTE, source, name)
+        if special(cls, "__getattr__") is None:
+            session.guard(GuardKind.LACKS_ATTRIBUTE, source, name)
+        else:  # asking would run the program's own `__getattr__`
+            session.guard(GuardKind.LACKS_OWN_ATTRIBUTE, source, name)
+            session.guard_class_attribute(cls, name, GUARD_MISSING)
+            own = getattr(owner, "__dict__", {})
+            for table in _MODULE_TABLES if isinstance(owner, torch.nn.Module) else ():
+                if table in own:
+                    session.guard(GuardKind.LACKS, InstanceAttributeSource(source, table), name)
     return AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name)
 
 
 def generic_load(machine: Machine, owner: Any, cls: type, name: str) -> Any:
     """`object.__getattribute__` on an object from outside or made here; MISSING if nothing is there."""
     session = machine.session
-    if name == "__class__":
+    if name == "__class__" and class_attribute(cls, name) is _class_getter:
         return cls
     if name == "__dict__":
         return session.instance_dict(owner)

@@ -222,7 +222,7 @@ def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[s
             BreakReason.UNSUPPORTED_CALL, f"a {cls.__qualname__} is made while capturing"
         )
     if python_new:
-        session.guard_class_attribute(cls, "__new__", maker)
+        session.guard_class_attribute(cls, "__new__", attributes.class_attribute(cls, "__new__"))
         made = call(machine, maker, (cls, *args), kwargs)
     else:
         made = allocate(machine, cls, args, kwargs, python_init=python_init)

@@ -69,7 +69,12 @@ _REFLECTED = {
     operator.gt: ("__gt__", "__lt__"),
     operator.ge: ("__ge__", "__le__"),
 }
-_PLAIN: frozenset[type] = CONSTANTS | {FakeTensor}
+_PLAIN: frozenset[type] = CONSTANTS | {
+    FakeTensor,
+    torch.SymInt,
+    torch.SymFloat,
+    torch.SymBool,
+}
 _CONTAINERS = (list, tuple, dict, set, frozenset)
 
 

@@ -90,6 +90,9 @@ def _isinstance(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any])
         check = special(type(wanted), "__instancecheck__") if isinstance(wanted, type) else None
         if check is not None and not attributes_trusted(check.__module__):
             return operators.truth(machine, machine.inline(check, (wanted, value), {}))
+        if type(attributes.class_attribute(kind, "__class__")) is property:
+            claimed = attributes.load(machine, value, "__class__")
+            return issubclass(kind, wanted) or issubclass(claimed, wanted)
         return isinstance(value, wanted)
     candidates = wanted if isinstance(wanted, tuple) else (wanted,)
     if isinstance(wanted, types.UnionType):

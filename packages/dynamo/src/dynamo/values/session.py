@@ -63,6 +63,7 @@ class Session:
         "global_writes",
         "guards",
         "instance_dicts",
+        "numbers",
         "reals",
         "recorder",
         "shadows",
@@ -81,6 +82,7 @@ class Session:
         self.shadows_by_copy: dict[int, Shadow] = {}
         self.instance_dicts: dict[int, Shadow] = {}
         self.fakes: dict[int, Any] = {}
+        self.numbers: dict[Source, Any] = {}
         self.reals: dict[int, Any] = {}
         self.global_writes: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.attribute_memo: dict[tuple[int, str], Any] = {}

@@ -12,6 +12,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from dynamo.guards import GuardKind
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CONSTANTS", "guard_new_object", "is_constant", "wrap"]
 
+_HEAP_TYPE = 1 << 9
 CONSTANTS: frozenset[type] = frozenset(
     {
         type(None),
@@ -97,7 +99,21 @@ def wrap(session: Session, value: Any, source: Source) -> Any:
 
 
 def guard_new_object(session: Session, value: Any, source: Source) -> Any:
-    """An object with attributes: itself, its class guarded."""
+    """An object with attributes: itself, its class guarded.
+
+    Objects that C code reads as a value (numpy's scalars, subclasses of numbers and text) are guarded by value,
+    other objects of C types, whose state capture cannot see, by identity.
+    """
+    if isinstance(value, int | float | complex | str | bytes | np.generic):
+        session.guard(GuardKind.EQUAL, source, value)
+        session.remember(value, source)
+        return value
+    if isinstance(value, np.ndarray):
+        raise session.refuse(f"{source.name()} is a numpy array")
+    if not type(value).__flags__ & _HEAP_TYPE:
+        session.guard(GuardKind.IDENTITY, source, value)
+        session.remember(value, source)
+        return value
     session.guard(GuardKind.TYPE, source, type(value))
     session.remember(value, source)
     return value
@@ -113,10 +129,15 @@ def _same_object(session: Session, first: Source, second: Source) -> None:
 
 
 def _constant(session: Session, value: Any, source: Source) -> Any:
-    if type(value) is int and session.recorder.sizes is not None:
+    kind = type(value)
+    if (kind is int or kind is float) and session.recorder.sizes is not None:
+        known = session.numbers.get(source)
+        if known is not None:
+            return known
         symbolic = session.recorder.sizes.scalar(source, value)
         if symbolic is not None:
-            session.guard(GuardKind.TYPE, source, int)
+            session.guard(GuardKind.TYPE, source, kind)
+            session.numbers[source] = symbolic
             return symbolic
     session.guard(GuardKind.EQUAL, source, value)
     return value

@@ -27,6 +27,7 @@ def call(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., NULL, callable, arguments] or [.., method, self, arguments] -> [.., result]"""
     keywords = frame.keywords
     frame.keywords = ()
+    frame.called_with = keywords
     _call(machine, frame, op.arg, keywords)
 
 

@@ -57,6 +57,7 @@ def push_exc_info(machine: Machine, frame: Frame, op: Op) -> None:
     stack.append(_current(machine))
     stack.append(error)
     frame.exceptions.append(error)
+    frame.raised_at.append(frame.last_raise)
 
 
 @opcode("POP_EXCEPT")
@@ -64,6 +65,7 @@ def pop_except(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., previous exception] -> [..]"""
     frame.stack.pop()
     frame.exceptions.pop()
+    frame.raised_at.pop()
 
 
 @opcode("CHECK_EXC_MATCH", breaks=True)

@@ -1,0 +1,282 @@
+"""Code that goes on after a graph break.
+
+For each frame that was being interpreted a *step* function is made: the frame's own code, entered at the
+instruction that could not be captured, with its stack, locals and cells as arguments. It executes that one
+instruction for real, inside the same exception handlers, and then calls a *resume* function: the same code
+again, entered at the next instruction, which is captured in its turn. For an outer frame the instruction is the
+call that was inlined, made now on the inner frame's step. Handlers that the instruction reaches by raising run
+in the step as they are. Invariant: what is pushed, bound and protected there is what CPython would have.
+"""
+
+from __future__ import annotations
+
+import types
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from dynamo.bytecode import (
+    Header,
+    Instruction,
+    assemble,
+    build,
+    decode,
+    header_of,
+    live_locals,
+    stack_depths,
+)
+from dynamo.emit.reconstruct import CannotReconstruct
+from dynamo.machine.frame import NULL
+from dynamo.machine.versions import NULL_FIRST, PY312
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import CodeType
+
+    from dynamo.emit.reconstruct import Emitter
+    from dynamo.machine.frame import Frame
+
+__all__ = ["Resume", "emit_step"]
+
+_OPTIMIZED = 0x3
+_NESTED = 0x10
+_PROLOGUE = ("MAKE_CELL", "COPY_FREE_VARS")
+
+
+class Resume:
+    """Calls a resume function: the code is fixed, the cells come with each call."""
+
+    __slots__ = ("cache", "code", "globals", "name")
+
+    def __init__(self, code: CodeType, names: dict[str, Any], cache: Any) -> None:
+        self.code = code
+        self.globals = names
+        self.cache = cache
+        self.name = code.co_name
+
+    def __call__(self, cells: tuple[types.CellType, ...], *values: Any) -> Any:
+        """Continue with the given cells, stack entries and locals."""
+        function = types.FunctionType(self.code, self.globals, self.name, None, cells or None)
+        return self.cache.call(function, values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What of one frame its step function is given."""
+
+    frame: Frame
+    instructions: list[Instruction]
+    at: Instruction
+    stack: tuple[Any, ...]
+    local_names: tuple[str, ...]
+    cells: tuple[str, ...]
+
+
+def emit_step(
+    emitter: Emitter,
+    frame: Frame,
+    inner: str | None,
+    resume: Callable[[Any, CodeType, dict[str, Any]], Resume],
+) -> str:
+    """The expression of a callable that goes on with `frame`; `inner` goes on with the frame it called.
+
+    `resume(key, code, globals)` gives the resume function for a place in the frame's code.
+
+    Raises:
+        CannotReconstruct: the place cannot be entered, or a value cannot be made.
+    """
+    plan = _plan(frame, outer=inner is not None)
+    code = _step_code(plan, outer=inner is not None, resume=resume)
+    values = [emitter.value(value) for value in plan.stack if value is not NULL]
+    index = frame.program.slot_index
+    if inner is not None:
+        values.append(inner)
+    values.extend(emitter.value(frame.slots[index[name]]) for name in plan.local_names)
+    cells = [emitter.value(frame.slots[index[name]]) for name in plan.cells]
+    closure = f"({', '.join(cells)},)" if cells else "None"
+    maker = emitter.constant(types.FunctionType)
+    names = emitter.constant(frame.globals)
+    function = f"{maker}({emitter.constant(code)}, {names}, {code.co_name!r}, None, {closure})"
+    partial = emitter.constant(_partial)
+    return emitter.name(f"{partial}({', '.join([function, *values])})")
+
+
+def _partial(function: Any, *values: Any) -> Any:
+    return lambda: function(*values)
+
+
+def _plan(frame: Frame, *, outer: bool) -> _Plan:
+    code = frame.code
+    if code.co_flags & 0x2A0:
+        raise CannotReconstruct("a generator's frame")
+    if frame.exceptions:
+        raise CannotReconstruct("a frame inside an exception handler")
+    instructions = decode(code)
+    op = frame.op
+    at = instructions[op.index]
+    stack = list(frame.before)
+    if outer:
+        match op.name:
+            case "CALL":
+                taken = op.arg + 2
+            case "CALL_KW":
+                taken = op.arg + 3
+            case "CALL_FUNCTION_EX":
+                taken = 3 + (op.arg & 1)
+            case _:
+                raise CannotReconstruct(f"a call made by {op.name}")
+        del stack[len(stack) - taken :]
+    cells = tuple(dict.fromkeys((*code.co_cellvars, *code.co_freevars)))
+    live = live_locals(instructions, at)
+    index = frame.program.slot_index
+    local_names = tuple(
+        name
+        for name in code.co_varnames
+        if name in live and name not in cells and frame.slots[index[name]] is not NULL
+    )
+    return _Plan(frame, instructions, at, tuple(stack), local_names, cells)
+
+
+def _header(plan: _Plan, name: str, arguments: Sequence[str]) -> Header:
+    code = plan.frame.code
+    others = tuple(n for n in code.co_varnames if n not in arguments and n not in plan.cells)
+    return replace(
+        header_of(code),
+        name=name,
+        qualified_name=name,
+        argument_count=len(arguments),
+        positional_only_count=0,
+        keyword_only_count=0,
+        flags=_OPTIMIZED | (_NESTED if plan.cells else 0),
+        local_names=(*arguments, *others),
+        cell_names=(),
+        free_names=plan.cells,
+    )
+
+
+def _stack_names(nulls: Sequence[bool]) -> list[str]:
+    return [f"<stack {i}>" for i, null in enumerate(nulls) if not null]
+
+
+def _push(nulls: Sequence[bool]) -> list[Instruction]:
+    return [
+        build.push_null() if null else build.load_fast(f"<stack {i}>")
+        for i, null in enumerate(nulls)
+    ]
+
+
+def _step_code(
+    plan: _Plan, *, outer: bool, resume: Callable[[Any, CodeType, dict[str, Any]], Resume]
+) -> CodeType:
+    nulls = [value is NULL for value in plan.stack]
+    frame, at = plan.frame, plan.at
+    entry = [*build.prologue((), plan.cells), *_push(nulls)]
+    done, nulls_after = _instruction(plan, nulls, outer=outer)
+    for instruction in done:
+        instruction.handler = at.handler
+        instruction.positions = at.positions
+    depths = stack_depths(plan.instructions)
+    position = plan.instructions.index(at)
+    tails: list[Instruction] = []
+    jump = at.target is not None and not outer
+    following = plan.instructions[position + 1] if position + 1 < len(plan.instructions) else None
+    if following is None or following not in depths:
+        raise CannotReconstruct("a statement that nothing follows")
+    tails += _tail(plan, following, nulls_after[: depths[following]], resume)
+    if jump:
+        target = at.target
+        assert target is not None
+        other = _tail(plan, target, nulls_after[: depths[target]], resume)
+        done[-1].target = other[0]
+        tails += other
+    rest = [i for i in plan.instructions if i.opname not in _PROLOGUE] if at.handler else []
+    arguments = [*_stack_names(nulls), *(["<inner>"] if outer else []), *plan.local_names]
+    header = _header(plan, f"<step of {frame.code.co_name} at {frame.line}>", arguments)
+    return assemble([*entry, *done, *tails, *rest], header)
+
+
+def _instruction(
+    plan: _Plan, nulls: list[bool], *, outer: bool
+) -> tuple[list[Instruction], list[bool]]:
+    """The instruction to execute for real, and which stack entries are NULL after it."""
+    frame, at = plan.frame, plan.at
+    op = frame.op
+    unknown = [False] * 8
+    if outer:
+        called = [*build.begin_call([build.load_fast("<inner>")]), *build.end_call(0)]
+        return called, [*nulls, *unknown]
+    match at.opname:
+        case "CALL":
+            base = len(nulls) - op.arg - 2
+            return build.end_call(op.arg, frame.called_with), [*nulls[:base], *unknown]
+        case "CALL_KW" | "CALL_FUNCTION_EX":
+            base = len(nulls) - (op.arg + 3 if at.opname == "CALL_KW" else 3 + (op.arg & 1))
+            return [at.copy()], [*nulls[:base], *unknown]
+        case "LOAD_METHOD":
+            return _method_form(build.load_attr(op.value), nulls[:-1])
+        case "LOAD_ATTR" if PY312 and op.arg & 1:
+            return _method_form(build.load_attr(op.value), nulls[:-1])
+        case "LOAD_GLOBAL" if op.arg & 1:
+            return _method_form(build.load_global(op.value), nulls)
+        case "LOAD_SUPER_ATTR" | "SEND" | "FOR_ITER" | "BEFORE_WITH" if PY312:
+            raise CannotReconstruct(f"a break at {at.opname}")
+        case _:
+            return [at.copy()], [*nulls, *unknown]
+
+
+def _method_form(load: Instruction, below: list[bool]) -> tuple[list[Instruction], list[bool]]:
+    after = [load, build.push_null()]
+    if NULL_FIRST:
+        return [*after, build.swap(2)], [*below, True, False]
+    return after, [*below, False, True]
+
+
+def _tail(
+    plan: _Plan,
+    target: Instruction,
+    nulls: list[bool],
+    resume: Callable[[Any, CodeType, dict[str, Any]], Resume],
+) -> list[Instruction]:
+    """[stack of the frame] -> the result of the resume function that starts at `target`."""
+    frame = plan.frame
+    # NULL can be stored (the slot becomes unbound) but not popped.
+    stored = [
+        build.store_fast("<null>" if nulls[i] else f"<stack {i}>")
+        for i in range(len(nulls) - 1, -1, -1)
+    ]
+    live = live_locals(plan.instructions, target)
+    names = [name for name in plan.local_names if name in live]
+    arguments = [*_stack_names(nulls), *names]
+    index = plan.instructions.index(target)
+    key = (id(frame.code), index, tuple(arguments))
+    code = _resume_code(plan, target, nulls, arguments)
+    going_on = resume(key, code, frame.globals)
+    call = build.begin_call([build.load_const(going_on)])
+    cells = [build.load_closure(name) for name in plan.cells]
+    tail = [
+        *stored,
+        *call,
+        *cells,
+        build.build_tuple(len(cells)),
+        *(build.load_fast(name) for name in arguments),
+        *build.end_call(len(arguments) + 1),
+        build.return_value(),
+    ]
+    for instruction in tail:
+        instruction.positions = plan.at.positions
+    return tail
+
+
+def _resume_code(
+    plan: _Plan, target: Instruction, nulls: list[bool], arguments: list[str]
+) -> CodeType:
+    frame = plan.frame
+    instructions = decode(frame.code)
+    start = instructions[plan.instructions.index(target)]
+    entry = [*build.prologue((), plan.cells), *_push(nulls), build.jump_forward(start)]
+    for instruction in entry:
+        instruction.positions = plan.at.positions
+    body = [i for i in instructions if i.opname not in _PROLOGUE]
+    name = frame.code.co_name
+    if not name.startswith("<resume"):
+        name = f"<resume {name}>"
+    return assemble([*entry, *body], _header(plan, name, arguments))

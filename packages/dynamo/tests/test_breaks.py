@@ -1,0 +1,174 @@
+# ruff: noqa: TRY301, FURB - the captured programs are written as users do
+"""Graph breaks: the statement runs for real, capture resumes after it, in nested frames and blocks too."""
+
+import pytest
+import torch
+
+import dynamo
+from dynamo.testing import CompileCounter, same
+
+STRICT = dynamo.DynamoOptions(strict=True)
+X = torch.arange(1.0, 7.0).reshape(2, 3)
+
+
+def inner(x, y):
+    z = x * y
+    print("inner", float(z.sum()))
+    return z + 1
+
+
+def after_print(x):
+    a = x + 1
+    print("hello")
+    return a * 2, a
+
+
+def nested(x):
+    b = inner(x + 1, 2.0)
+    return inner(b, 3.0) * b
+
+
+def branch(x):
+    y = x * 2
+    if y.sum() > 0:
+        y = y + 1
+    else:
+        y = y - 1
+    return y * x
+
+
+def in_no_grad(x):
+    with torch.no_grad():
+        y = x * 3
+        print("grad", torch.is_grad_enabled())
+        z = y + 1
+    return z, torch.is_grad_enabled()
+
+
+def caught(x):
+    log = []
+    try:
+        y = x.sum(dim=9)
+    except IndexError:
+        y = x.sum()
+        log.append("caught")
+    finally:
+        log.append("end")
+    return y + 1, log
+
+
+def in_handler(x):
+    try:
+        raise ValueError("v")
+    except ValueError as error:
+        print("handling", error)
+        y = x + 1
+    return y * 2
+
+
+def shared_cell(x):
+    count = 0
+
+    def bump(y):
+        nonlocal count
+        count += 1
+        return y * count
+
+    a = bump(x)
+    print("count", count)
+    return bump(a), count
+
+
+def live_containers(x):
+    items = [x]
+    alias = items
+    print(len(items))
+    alias.append(x + 1)
+    return items is alias, items
+
+
+def in_loop(x):
+    for i in range(3):
+        x = x + i
+        print(i)
+        x = x * 2
+    return x
+
+
+def short_circuit(x):
+    y = x + 1
+    return (y.sum() > 0 and y) if (y.min() > 100 or y.max() > 2) else x
+
+
+def with_keywords(x):
+    print("a", "b", sep="-", end="!\n")
+    return x + 1
+
+
+def in_callback(x):
+    return [v + 1 for v in sorted([3, 1], key=lambda n: float(x.sum()) * n)], x * 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        after_print,
+        nested,
+        branch,
+        in_no_grad,
+        caught,
+        in_handler,
+        shared_cell,
+        live_containers,
+        in_loop,
+        short_circuit,
+        with_keywords,
+        in_callback,
+    ],
+)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_same_as_eager(function, sign, capsys):
+    counter = CompileCounter()
+    compiled = dynamo.optimize(counter, options=STRICT)(function)
+    for _ in range(2):
+        expected = function(X * sign)
+        printed = capsys.readouterr().out
+        assert same(compiled(X * sign), expected)
+        assert capsys.readouterr().out == printed
+    assert counter.frame_count >= (function not in (caught, in_handler))
+
+
+def test_second_call_compiles_nothing():
+    counter = CompileCounter()
+    compiled = dynamo.optimize(counter, options=STRICT)(nested)
+    compiled(X)
+    made = counter.frame_count
+    compiled(X + 1)
+    assert counter.frame_count == made
+
+
+def test_exception_of_the_program_is_eagers():
+    def function(x):
+        y = x + 1
+        raise KeyError("mine")
+        return y
+
+    with pytest.raises(KeyError, match="mine"):
+        dynamo.optimize("eager", options=STRICT)(function)(X)
+
+
+def test_disabled_function_runs_in_python():
+    calls = []
+
+    @dynamo.disable
+    def outside(x):
+        calls.append(type(x))
+        return x * 2
+
+    def function(x):
+        return outside(x + 1) + 1
+
+    compiled = dynamo.optimize("eager", options=STRICT)(function)
+    assert torch.equal(compiled(X), (X + 1) * 2 + 1)
+    assert torch.equal(compiled(X), (X + 1) * 2 + 1)
+    assert calls == [torch.Tensor, torch.Tensor]

@@ -1,0 +1,89 @@
+"""Sizes and numbers that change: one more compile, then symbolic."""
+
+import pytest
+import torch
+
+import dynamo
+from dynamo.testing import CompileCounter, same
+
+STRICT = dynamo.DynamoOptions(strict=True)
+
+
+def compiled_with(function, **settings):
+    counter = CompileCounter()
+    return counter, dynamo.optimize(counter, options=STRICT, **settings)(function)
+
+
+def mixed(x, y):
+    n = x.shape[0]
+    return torch.cat([x, y]).reshape(-1) * n + y.size(0) // 2, n * 2
+
+
+def test_a_changing_size_compiles_twice():
+    counter, compiled = compiled_with(mixed)
+    for n in (3, 5, 7, 11):
+        x, y = torch.randn(n, 4), torch.randn(2 * n, 4)
+        assert same(compiled(x, y), mixed(x, y))
+    assert counter.frame_count == 2
+
+
+def test_dynamic_from_the_start():
+    counter, compiled = compiled_with(mixed, dynamic=True)
+    for n in (3, 5, 7):
+        x, y = torch.randn(n, 4), torch.randn(2 * n, 4)
+        assert same(compiled(x, y), mixed(x, y))
+    assert counter.frame_count == 1
+    kinds = [
+        n.meta["input"]["kind"] for n in counter.graphs[0].graph.nodes if n.op == "placeholder"
+    ]
+    assert kinds == sorted(kinds, key=["size", "scalar", "argument"].index)
+
+
+def test_never_dynamic():
+    counter, compiled = compiled_with(mixed, dynamic=False)
+    for n in (3, 5, 7):
+        x, y = torch.randn(n, 4), torch.randn(2 * n, 4)
+        assert same(compiled(x, y), mixed(x, y))
+    assert counter.frame_count == 3
+
+
+def test_a_changing_integer():
+    def function(x, n):
+        return x * n + n // 2, n
+
+    counter, compiled = compiled_with(function)
+    x = torch.randn(3)
+    for n in (5, 9, 14, 200, -7):
+        assert same(compiled(x, n), function(x, n))
+    assert counter.frame_count == 2
+
+
+def test_a_changing_float():
+    def function(x, scale):
+        return x * scale + (scale + 1)
+
+    counter, compiled = compiled_with(function)
+    x = torch.randn(3)
+    for scale in (0.5, 1.5, 2.5, -3.5):
+        assert same(compiled(x, scale), function(x, scale))
+    assert counter.frame_count == 2
+
+
+def test_a_branch_on_a_size_is_guarded():
+    def function(x):
+        return x + 1 if x.shape[0] > 5 else x - 1
+
+    counter, compiled = compiled_with(function, dynamic=True)
+    for n in (3, 4, 8, 9, 2):
+        x = torch.randn(n)
+        assert same(compiled(x), function(x))
+    assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_zero_and_one_are_their_own(n):
+    counter, compiled = compiled_with(lambda x: x * x.shape[0], dynamic=True)
+    for size in (4, 5, n):
+        x = torch.randn(size, 2)
+        assert same(compiled(x), x * x.shape[0])
+    assert counter.frame_count == 2
