@@ -1,4 +1,4 @@
-# ruff: noqa: TRY301, FURB - the captured programs are written as users do
+# ruff: noqa: TRY301, FURB, SIM108 - the captured programs are written as users do
 """Graph breaks: the statement runs for real, capture resumes after it, in nested frames and blocks too."""
 
 import pytest

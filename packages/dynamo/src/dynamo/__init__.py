@@ -6,6 +6,8 @@ from dynamo.api import (
     disable,
     graph_break,
     is_compiling,
+    mark_dynamic,
+    mark_static,
     optimize,
     reset,
 )
@@ -37,6 +39,8 @@ __all__ = [
     "is_compiling",
     "list_backends",
     "lookup_backend",
+    "mark_dynamic",
+    "mark_static",
     "optimize",
     "register_backend",
     "reset",

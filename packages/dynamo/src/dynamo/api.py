@@ -11,7 +11,7 @@ import torch
 
 from dynamo._native import CompiledFunction
 from dynamo.backends import lookup_backend
-from dynamo.dispatch import Compiler
+from dynamo.dispatch import Compiler, forget_all
 from dynamo.errors import BreakReason, GraphBreak, UsageError
 from dynamo.options import DynamoOptions
 from dynamo.values.rules import rule
@@ -19,7 +19,16 @@ from dynamo.values.rules import rule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["allow_in_graph", "disable", "graph_break", "is_compiling", "optimize"]
+__all__ = [
+    "allow_in_graph",
+    "disable",
+    "graph_break",
+    "is_compiling",
+    "mark_dynamic",
+    "mark_static",
+    "optimize",
+    "reset",
+]
 
 
 def optimize(
@@ -118,10 +127,51 @@ def graph_break() -> None:
     """End the graph here; without effect outside of capture."""
 
 
-def disable(function: Any = None, *, recursive: bool = True) -> Any:
-    """Never capture `function`; calls of it are graph breaks. Usable with and without arguments."""
+def reset() -> None:
+    """Forget everything that was compiled; the next calls are captured anew."""
+    forget_all()
+
+
+def mark_dynamic(
+    tensor: torch.Tensor,
+    index: int | tuple[int, ...],
+    *,
+    min: int | None = None,
+    max: int | None = None,
+) -> None:
+    """Make sizes of an input symbolic from the first capture, optionally within limits.
+
+    Raises:
+        UsageError: no such dimension, or the size is outside the limits.
+    """
+    for dimension in index if isinstance(index, tuple | list) else (index,):
+        if not -tensor.dim() <= dimension < tensor.dim():
+            raise UsageError(f"dimension {dimension} of a tensor with {tensor.dim()} dimensions")
+        place = dimension % tensor.dim()
+        size = tensor.shape[place]
+        if (min is not None and size < min) or (max is not None and size > max):
+            raise UsageError(f"size {size} of dimension {place} is outside [{min}, {max}]")
+        marks: Any = tensor.__dict__
+        marks.setdefault("_dynamo_dynamic_indices", set()).add(place)
+        marks.setdefault("_dynamo_ranges", {})[place] = (min, max)
+
+
+def mark_static(tensor: torch.Tensor, index: int | tuple[int, ...] | None = None) -> None:
+    """Keep sizes of an input specialised even after they changed; all sizes by default."""
+    if index is None:
+        index = tuple(range(tensor.dim()))
+    for dimension in index if isinstance(index, tuple | list) else (index,):
+        marks: Any = tensor.__dict__
+        marks.setdefault("_dynamo_static_indices", set()).add(dimension % tensor.dim())
+
+
+def disable(function: Any = None, *, recursive: bool = True, reason: str | None = None) -> Any:
+    """Never capture `function`; calls of it are graph breaks. Usable with and without arguments.
+
+    `reason` is shown where the break is reported.
+    """
     if function is None:
-        return functools.partial(disable, recursive=recursive)
+        return functools.partial(disable, recursive=recursive, reason=reason)
     if isinstance(function, torch.nn.Module):
         function.forward = disable(function.forward, recursive=recursive)
         return function
@@ -131,6 +181,7 @@ def disable(function: Any = None, *, recursive: bool = True) -> Any:
         return function(*args, **kwargs)
 
     disabled.__dict__["_dynamo_disable"] = True
+    disabled.__dict__["_dynamo_disable_reason"] = reason
     return disabled
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from dynamo._native import CodeCache, CompiledFunction, run_original
@@ -24,11 +25,19 @@ if TYPE_CHECKING:
 
     from dynamo.options import DynamoOptions
 
-__all__ = ["Compiler"]
+__all__ = ["Compiler", "forget_all"]
 
 _log = logging.getLogger("dynamo")
 _lock = threading.RLock()
+_live: weakref.WeakSet[Compiler] = weakref.WeakSet()
 _GENERATOR_LIKE = 0x20 | 0x80 | 0x200
+
+
+def forget_all() -> None:
+    """Drop the entries of every compiled function; their next calls are captured anew."""
+    with _lock:
+        for compiler in list(_live):
+            compiler.forget()
 
 
 class Compiler:
@@ -53,6 +62,8 @@ class Compiler:
         self.history: dict[CodeType, History] = {}
         self._resumes: dict[Any, Resume] = {}
         self._warned: set[CodeType] = set()
+        self._caches: list[CodeCache] = []
+        _live.add(self)
 
     def compile(self, function: types.FunctionType) -> CompiledFunction:
         """What the user calls in place of `function`."""
@@ -60,7 +71,20 @@ class Compiler:
 
     def cache(self, code: CodeType) -> CodeCache:
         """An empty cache; generators and coroutines are never captured."""
-        return CodeCache(code, None if code.co_flags & _GENERATOR_LIKE else self.miss)
+        cache = CodeCache(code, None if code.co_flags & _GENERATOR_LIKE else self.miss)
+        self._caches.append(cache)
+        return cache
+
+    def forget(self) -> None:
+        """Drop all entries, and what was learnt about sizes."""
+        for cache in self._caches:
+            cache.clear()
+            if not cache.code.co_flags & _GENERATOR_LIKE:
+                cache.miss = self.miss
+        self.captured.clear()
+        self.skipped.clear()
+        self.history.clear()
+        self._warned.clear()
 
     def resume(self, key: Any, code: CodeType, names: dict[str, Any]) -> Resume:
         """The resume function of a place in a code object, the same each time."""

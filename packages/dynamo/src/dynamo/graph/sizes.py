@@ -267,4 +267,4 @@ def _text(value: Any) -> str:
 
 def _range(tensor: torch.Tensor, dimension: int) -> tuple[int | None, int | None]:
     ranges = getattr(tensor, "_dynamo_ranges", None) or {}
-    return ranges.get(dimension, (None, None))  # type: ignore[no-any-return]
+    return ranges.get(dimension, (None, None))

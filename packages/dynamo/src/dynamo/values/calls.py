@@ -118,8 +118,10 @@ def _function(
             marks = function.__dict__
             if "_dynamo_allow_in_graph" in marks:
                 return session.recorder.record_opaque(function, args, kwargs)
+            why = marks.get("_dynamo_disable_reason")
             raise GraphBreak(
-                BreakReason.DISABLED, f"{function.__qualname__} is marked with disable"
+                BreakReason.DISABLED,
+                f"{function.__qualname__} is marked with disable" + (f" ({why})" if why else ""),
             )
         session.guard_function_code(function)
     return machine.inline(function, args, kwargs, resumable=resumable)

@@ -546,9 +546,12 @@ def _not(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return not operators.truth(machine, *args)
 
 
-@rule(functools.partial)
+_partial_type: Any = functools.partial
+
+
+@rule(_partial_type)
 def _partial(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return machine.session.created(functools.partial(*args, **kwargs))
+    return machine.session.created(_partial_type(*args, **kwargs))
 
 
 @rule(functools.wraps)
