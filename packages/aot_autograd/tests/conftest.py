@@ -136,7 +136,10 @@ def agree() -> Callable[..., Compared]:
                         raise
                     failure = str(error)[:60]
                 state.append(f"backward {failure}")
-                grads = [None if leaf.grad is None else leaf.grad.clone() for leaf in leaves]
+                # A backward that fails leaves whatever it had reached.
+                grads = [
+                    None if failure or leaf.grad is None else leaf.grad.clone() for leaf in leaves
+                ]
                 results.append((state, values, grads))
             (state, values, grads), (ours_state, ours_values, ours_grads) = results
             assert ours_state == state

@@ -616,3 +616,31 @@ def test_tracing_leaves_the_generator_alone(graph_runner):
         torch.ones(16)
     )
     assert torch.equal(eager, ours)
+
+
+def test_copy_from_a_view_of_memory_written_before(agree):
+    def function(x, y):
+        tail = x[1:]
+        x.fill_(0.5)
+        y.copy_(tail)
+        return y.sin()
+
+    agree(function, lambda: (randn(3, 4), randn(2, 4)))
+
+
+def test_an_output_that_is_a_view_in_the_graph_can_be_changed(graph_runner):
+    import aot_autograd
+
+    def function(x, w):
+        return (x @ w).view(-1)
+
+    for make_x in (leaf, randn):
+        results = []
+        for one in (function, aot_autograd.aot_function(function, graph_runner)):
+            torch.manual_seed(0)
+            x, w, factor = make_x(2, 3), randn(3, 2), leaf(4)
+            out = one(x, w)
+            out.mul_(factor)
+            out.sum().backward()
+            results.append((out.detach(), factor.grad))
+        torch.testing.assert_close(*results)

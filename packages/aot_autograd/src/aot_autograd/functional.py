@@ -285,7 +285,8 @@ def write(rec: Recorder, tensor: FakeTensor, new: FakeTensor) -> None:
     value = value_of(tensor)
     storage = value.storage
     rec.writes += 1
-    new_node = value_of(new).node
+    # The source may be a stale view of memory that was written since.
+    new_node = node_of(rec, new)
     _refuse_overlap(tensor.meta)
     if any(step.operator in _BY_POSITION for step in value.chain):
         pushed = _write_by_position(rec, value, new)

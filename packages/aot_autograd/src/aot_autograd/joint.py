@@ -20,7 +20,7 @@ from aot_autograd._torch import (
     composite_recurrent_layers,
     without_saved_tensor_hooks,
 )
-from aot_autograd.errors import TraceError
+from aot_autograd.errors import TraceError, UnsupportedAliasing
 from aot_autograd.graph import Node, to_fx
 from aot_autograd.metadata import (
     Constant,
@@ -314,6 +314,13 @@ class Observation:
             where = number if number < 0 else self.specs[number].position
             base = storage.root if number < 0 else self.arguments[number]
             making = making_of(output, base)
+            if making == "detached" and requires_grad:
+                raise UnsupportedAliasing(
+                    "an output that lies in an input's memory with a history of its own",
+                    "it was detached from the input and then changed in place through autograd",
+                    "clone() the input before the change",
+                    self.context.source_line,
+                )
             if not requires_grad and number >= 0 and self.specs[number].requires_grad:
                 making = "detached"
             return InputAlias(where, value.chain, making, identical=False)
@@ -468,6 +475,11 @@ def trace(
         outputs=tuple(observation.outputs),
         value_requires_grad=tuple(value.requires_grad for value in values),
         value_versions=observation.versions(),
+        view_values=tuple(
+            number
+            for number, value in enumerate(values)
+            if isinstance(value.node, Node) and value.node.operator in functional.INVERSES
+        ),
         tangents=tuple(
             tangent_meta(value.tensor.meta)
             for value in values

@@ -142,6 +142,8 @@ class FunctionMetadata:
         value_requires_grad: For each value that the graph returns to the user (mutations first,
             then user values), whether it is part of the autograd graph.
         value_versions: For each of these values its version counter in eager.
+        view_values: Those of these values that are views in the graph. A compiled callable that
+            runs the graph by ATen returns them as views of its own temporaries.
         tangents: Metadata of the gradients that the backward takes, one per value that requires
             grad, in that order.
         shared: Inputs that share storage.
@@ -159,6 +161,7 @@ class FunctionMetadata:
     outputs: tuple[OutputKind, ...]
     value_requires_grad: tuple[bool, ...]
     value_versions: tuple[int, ...]
+    view_values: tuple[int, ...]
     tangents: tuple[TensorMeta, ...]
     shared: tuple[SharedStorage, ...] = ()
     grad_mode: bool = True

@@ -140,6 +140,19 @@ def storage_bases(metadata: FunctionMetadata, args: list[Any]) -> list[Any]:
     return bases
 
 
+def _own_views(compiled: Boxed, metadata: FunctionMetadata) -> tuple[int, ...]:
+    """Values that may come back as views; a compiler that tells layouts returns fresh tensors."""
+    return () if hasattr(compiled, "output_layouts") else metadata.view_values
+
+
+def _without_views(values: Any, views: tuple[int, ...]) -> list[Any]:
+    """The values, none of them a view in autograd's eyes: a view of a temporary takes no change."""
+    changed = list(values)
+    for number in views:
+        changed[number] = changed[number].detach()
+    return changed
+
+
 def version_bumps(metadata: FunctionMetadata) -> list[tuple[int, int]]:
     """(value, count) for values that eager changed in place after making them."""
     return [(number, count) for number, count in enumerate(metadata.value_versions) if count]
@@ -232,7 +245,10 @@ def inference_callable(compiled: Boxed, metadata: FunctionMetadata, *, tracks: b
     selection = metadata.graph_inputs
     whole = selection == tuple(range(metadata.inputs))
     bumps = version_bumps(metadata)
-    plain = whole and not needs_epilogue(metadata) and not metadata.autocast and not bumps
+    views = _own_views(compiled, metadata)
+    plain = (
+        whole and not needs_epilogue(metadata) and not metadata.autocast and not bumps and not views
+    )
     if plain and not tracks:
         return compiled
     expected = len(metadata.value_requires_grad)
@@ -254,6 +270,8 @@ def inference_callable(compiled: Boxed, metadata: FunctionMetadata, *, tracks: b
                 values = compiled(args)
         finally:
             set_grad_enabled(mode)
+        if views:
+            values = _without_views(values, views)
         if bumps:
             _bump(values, bumps)
         if epilogue is None:
@@ -343,7 +361,8 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
     off = _autocast_switch(metadata)
     graph_inputs = len(metadata.graph_inputs)
     differentiable = metadata.differentiable
-    keep_primals = compiled.double is not None
+    bumps = version_bumps(metadata)
+    views = _own_views(forward, metadata)
 
     class CompiledFunction(torch.autograd.Function):
         """One call of a compiled graph."""
@@ -363,6 +382,8 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
                 outputs = forward(args)
             if len(outputs) != total_outputs:
                 checked_length(outputs, total_outputs, "forward")
+            if views:
+                outputs = _without_views(outputs, views)
             if bumps:
                 _bump(outputs, bumps)
             for slot, index in saved_outputs:
