@@ -56,6 +56,13 @@ def test_half_and_integer_types_agree_with_eager(runner, tmp_path):
     assert runner.main(arguments) == 0, json.loads(report.read_text())["failed"]
 
 
+def test_what_eager_refuses_is_refused_likewise(runner, tmp_path):
+    report = tmp_path / "report.json"
+    assert runner.main(["--errors", "--json", str(report)]) == 0, json.loads(report.read_text())[
+        "failed"
+    ]
+
+
 def test_known_failures_have_a_cause_and_stay_few():
     known = json.loads((FOLDER / "known_failures.json").read_text())
     assert all(len(cause) > 10 for cause in known.values())

@@ -111,9 +111,7 @@ def test_autograd_function_is_traced_on_fakes() -> None:
 def test_autograd_function_that_writes_its_input() -> None:
     x = torch.ones(3, requires_grad=True)
     z = x * 2
-    out = autograd_function(
-        lambda t: (t.mul_(3), ()), lambda grad: grad * 3, z, dirty=(0,)
-    )
+    out = autograd_function(lambda t: (t.mul_(3), ()), lambda grad: grad * 3, z, dirty=(0,))
     assert out is z
     (grad,) = torch.autograd.grad(out.sum(), x)
     assert grad.tolist() == [6.0, 6.0, 6.0]

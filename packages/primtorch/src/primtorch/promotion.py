@@ -17,7 +17,15 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Promotion", "cast", "computation_dtype", "elementwise", "real_dtype", "result_dtype"]
+__all__ = [
+    "Promotion",
+    "cast",
+    "computation_dtype",
+    "elementwise",
+    "promote_dtypes",
+    "real_dtype",
+    "result_dtype",
+]
 
 aten = torch.ops.aten
 Function = TypeVar("Function", bound="Callable[..., Any]")
@@ -38,6 +46,35 @@ _COMPLEX = {
     torch.float32: torch.complex64,
     torch.float64: torch.complex128,
 }
+
+
+_DTYPES = (
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64),
+    *(torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.complex32, torch.complex64, torch.complex128),
+)
+
+
+def _promoted(left: torch.dtype, right: torch.dtype) -> torch.dtype | None:
+    try:
+        return torch.promote_types(left, right)
+    except RuntimeError:  # two unsigned types that nothing holds
+        return None
+
+
+# torch.promote_types is itself an operator that a tracing mode would see, so it is asked once, here.
+_PROMOTED = {(left, right): _promoted(left, right) for left in _DTYPES for right in _DTYPES}
+
+
+def promote_dtypes(left: torch.dtype, right: torch.dtype) -> torch.dtype:
+    """The smallest dtype that holds both.
+
+    Raises:
+        RuntimeError: if eager has none for these two.
+    """
+    found = left if left is right else _PROMOTED.get((left, right))
+    return torch.promote_types(left, right) if found is None else found
 
 
 class Promotion(Enum):
@@ -66,7 +103,7 @@ def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dty
     if higher.is_floating_point:
         return _COMPLEX[higher] if lower.is_complex else higher
     if higher is torch.bool or lower.is_floating_point or lower.is_complex:
-        return torch.promote_types(higher, lower)
+        return promote_dtypes(higher, lower)
     return higher
 
 
@@ -96,7 +133,7 @@ def result_dtype(*operands: object, kind: Promotion = Promotion.SAME) -> torch.d
                 continue
             rank, dtype = 2, number
         known = ranks[rank]
-        ranks[rank] = dtype if known is None else torch.promote_types(known, dtype)
+        ranks[rank] = dtype if known is None else promote_dtypes(known, dtype)
     promoted = _combine(ranks[0], _combine(ranks[1], ranks[2]))
     assert promoted is not None, "an operator has at least one operand with a dtype"
     if kind is Promotion.FLOAT and not (promoted.is_floating_point or promoted.is_complex):

@@ -233,6 +233,30 @@ def run_pair(info, dtype, table, samples, leaves, fakes=None):
     return failures, len(inputs)
 
 
+def run_errors(info, table):
+    """The error inputs of an operator that the decomposed program refuses otherwise than eager."""
+    if info.error_inputs_func is None:
+        return []
+    failures = []
+    for position, case in enumerate(info.error_inputs("cpu")):
+        sample = case.sample_input
+
+        def program(sample=sample):
+            return info(sample.input, *sample.args, **sample.kwargs)
+
+        _, expected = attempt(program)
+        mode = TakingApart(table)
+
+        def decomposed(mode=mode, program=program):
+            with mode:
+                return program()
+
+        _, found = attempt(decomposed)
+        if expected is not None and type(found) is not type(expected):
+            failures.append(f"error {position}: {found!r:.150} for {expected!r:.150}")
+    return failures
+
+
 def reduces_to_prim(operator):
     """Whether an operator that was left is a prim, or the in-place or out form of one."""
     covered = coverage_report().of(str(operator)) if operator.namespace == "aten" else None
@@ -253,6 +277,7 @@ def main(arguments=None):
     parser.add_argument(
         "--fakes", choices=("static", "symbolic"), help="run each decomposition on fake tensors too"
     )
+    parser.add_argument("--errors", action="store_true", help="only what is refused, and how")
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")
@@ -266,6 +291,14 @@ def main(arguments=None):
         if number % parts != part - 1 or (
             options.operator and full_name(info) not in options.operator
         ):
+            continue
+        if options.errors:
+            failures = run_errors(info, table)
+            pairs += info.error_inputs_func is not None
+            if failures:
+                failed[f"{full_name(info)} errors"] = failures
+                if not options.quiet:
+                    print(f"{full_name(info)} errors: {failures[0]}", flush=True)  # noqa: T201
             continue
         for name, dtype in DTYPES.items():
             if dtype not in info.supported_dtypes("cpu") or (

@@ -23,10 +23,16 @@ _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
 
 
+def _check_approximation(approximate: str) -> None:
+    if approximate not in ("none", "tanh"):
+        raise RuntimeError("approximate argument must be either none or tanh.")
+
+
 @decomposes(aten.gelu.default)
 @elementwise()
 def gelu(self: Tensor, *, approximate: str = "none") -> Tensor:
     """x times the normal distribution function at x, exact by erf or approximate by tanh."""
+    _check_approximation(approximate)
     if approximate == "tanh":
         inner = (self + self * self * self * _TANH_CUBIC) * _TANH_SCALE
         return self * 0.5 * (aten.tanh.default(inner) + 1)
@@ -37,6 +43,7 @@ def gelu(self: Tensor, *, approximate: str = "none") -> Tensor:
 @elementwise()
 def gelu_backward(grad_output: Tensor, self: Tensor, *, approximate: str = "none") -> Tensor:
     """Gradient of `gelu`."""
+    _check_approximation(approximate)
     if approximate == "tanh":
         square = self * self
         tanh = aten.tanh.default((self + square * self * _TANH_CUBIC) * _TANH_SCALE)

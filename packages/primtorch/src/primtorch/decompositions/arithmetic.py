@@ -431,6 +431,11 @@ def where_scalar_self(condition: Tensor, self: Number, other: Tensor) -> Tensor:
 @decomposes(aten.masked_fill.Scalar)
 def masked_fill(self: Tensor, mask: Tensor, value: Number) -> Tensor:
     """`value` where the mask holds, the tensor's own dtype kept."""
+    if not (self.dtype.is_floating_point or self.dtype.is_complex) and self.dtype is not torch.bool:
+        limits = torch.iinfo(self.dtype)
+        if not limits.min <= value.real <= limits.max:
+            name = str(self.dtype).removeprefix("torch.")
+            raise RuntimeError(f"value cannot be converted to type {name}_t without overflow")
     return _masked_fill(self, mask, constant(self, value))
 
 
@@ -441,6 +446,9 @@ def masked_fill_tensor(self: Tensor, mask: Tensor, value: Tensor) -> Tensor:
         raise RuntimeError(
             f"masked_fill only supports a 0-dimensional value tensor, but got tensor with {value.dim()} dimension(s)."
         )
+    if value.dtype.is_complex and not self.dtype.is_complex:
+        name = str(self.dtype).removeprefix("torch.")
+        raise RuntimeError(f"value cannot be converted to type {name} without overflow")
     if value.device != self.device:
         value = aten._to_copy.default(value, device=self.device)
     return _masked_fill(self, mask, cast(value, self.dtype))

@@ -128,8 +128,20 @@ def index_add(
 ) -> Tensor:
     """`alpha * source` added to the slices along `dim` that `index` names."""
     _check_index(index, source, "index_add_()", dim, self)
+    if self.dim() and source.dim():
+        position = wrapped(dim, self.dim())
+        if _without(self.shape, position) != _without(source.shape, position):
+            raise RuntimeError(
+                "source tensor shape must match self tensor shape, excluding the specified dimension. "
+                f"Got self.shape = {list(self.shape)} source.shape = {list(source.shape)}"
+            )
     scaled = source if alpha == 1 else source * alpha
     return _put_slices(self, dim, index, scaled, accumulate=True)
+
+
+def _without(shape: Sequence[int], position: int) -> list[int]:
+    """The sizes but one."""
+    return [*shape[:position], *shape[position + 1 :]]
 
 
 def _check_index(index: Tensor, source: Tensor, name: str, dim: int, self: Tensor) -> None:

@@ -463,6 +463,10 @@ def multilabel_margin_loss_forward(
     self: Tensor, target: Tensor, reduction: int
 ) -> tuple[Tensor, Tensor]:
     """Hinge losses between every target class and every other one; also which classes are targets."""
+    if target.shape != self.shape:
+        raise RuntimeError(
+            f"inconsistent target size: {list(target.shape)} for input of size: {list(self.shape)}"
+        )
     if self.dim() not in (1, 2) or self.numel() == 0:
         return NotImplemented
     rows = _label_rows(self)

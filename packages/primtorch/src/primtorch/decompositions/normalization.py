@@ -474,6 +474,14 @@ def batch_norm_backward(
 @decomposes(aten.renorm.default)
 def renorm(self: Tensor, p: float, dim: int, maxnorm: float) -> Tensor:
     """Scale down each slice along `dim` whose p-norm exceeds `maxnorm`."""
+    if self.dim() < 2:
+        raise RuntimeError(
+            f"renorm: input needs at least 2 dimensions, got {self.dim()} dimensions"
+        )
+    if p <= 0:
+        raise RuntimeError("renorm: non-positive-norm not supported")
+    if maxnorm < 0:
+        raise RuntimeError(f"renorm: expected maxnorm to be >= 0 but got {maxnorm:g}")
     computation = computation_dtype(self.dtype)
     wide = cast(self, computation)
     position = dim % self.dim()

@@ -188,6 +188,10 @@ def uniform(
     self: Tensor, from_: float = 0.0, to: float = 1.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """Uniform numbers in [from, to) of the tensor's shape and dtype."""
+    if from_ > to:
+        raise RuntimeError(
+            f"uniform_ expects to return a [from, to) range, but found from={from_:g} > to={to:g}"
+        )
     if generator is not None:
         return NotImplemented
     return cast(_uniform(self) * (to - from_) + from_, self.dtype)
@@ -235,6 +239,8 @@ def exponential(
     self: Tensor, lambd: float = 1.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """Exponential numbers of rate `lambd`."""
+    if lambd <= 0:
+        raise RuntimeError(f"exponential_ expects lambda > 0.0, but found lambda={lambd:g}")
     if generator is not None:
         return NotImplemented
     return cast(aten.log1p.default(-_uniform(self)) * (-1 / lambd), self.dtype)
@@ -249,6 +255,8 @@ def cauchy(
     generator: torch.Generator | None = None,
 ) -> Tensor:
     """Cauchy numbers."""
+    if sigma <= 0:
+        raise RuntimeError(f"cauchy_ expects sigma > 0.0, but found sigma={sigma:g}")
     if generator is not None:
         return NotImplemented
     return cast(aten.tan.default((_uniform(self) - 0.5) * math.pi) * sigma + median, self.dtype)
@@ -259,6 +267,8 @@ def log_normal(
     self: Tensor, mean: float = 1.0, std: float = 2.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """Numbers whose logarithm is normal."""
+    if std <= 0:
+        raise RuntimeError(f"log_normal_ expects std > 0.0, but found std={std:g}")
     if generator is not None:
         return NotImplemented
     return cast(aten.exp.default(_normal(self) * std + mean), self.dtype)
@@ -267,6 +277,8 @@ def log_normal(
 @decomposes("aten.geometric.default")
 def geometric(self: Tensor, p: float, *, generator: torch.Generator | None = None) -> Tensor:
     """The number of trials up to the first success of probability `p`."""
+    if not 0 < p < 1:
+        raise RuntimeError(f"geometric_ expects p to be in (0, 1), but got p={p:g}")
     if generator is not None:
         return NotImplemented
     drawn = _uniform(self, torch.float64 if self.dtype is torch.float64 else torch.float32)

@@ -351,6 +351,10 @@ def unfold_backward(
 @decomposes(aten.narrow_copy.default)
 def narrow_copy(self: Tensor, dim: int, start: int, length: int) -> Tensor:
     """A copy of `length` slices along `dim` from `start`."""
+    if self.dim() == 0:
+        raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
+    if dim >= self.dim():
+        raise RuntimeError(f"narrow() expects a dimension below {self.dim()}, but got {dim}")
     if start < 0:
         start = start + self.shape[dim]
     return contiguous_copy(aten.slice.Tensor(self, dim, start, start + length))
@@ -395,6 +399,25 @@ _copy_of("view_as_complex")
 @decomposes(aten._chunk_cat.default)
 def _chunk_cat(tensors: Sequence[Tensor], dim: int, num_chunks: int) -> Tensor:
     """Each tensor cut in `num_chunks` along `dim` (padded with zeros), flattened, and joined chunk by chunk."""
+    if not tensors:
+        raise RuntimeError("_chunk_cat expects a non-empty input tensor list")
+    if num_chunks < 1:
+        raise RuntimeError(f"_chunk_cat expects positive num_chunks, but got {num_chunks}")
+    ranks = {tensor.dim() for tensor in tensors}
+    if 0 in ranks or any(tensor.numel() == 0 for tensor in tensors):
+        raise RuntimeError("_chunk_cat expects non-empty tensor")
+    if len(ranks) > 1 and dim < 0:
+        raise RuntimeError(
+            "_chunk_cat expects non-negative dim when input tensors have different ndims"
+        )
+    if dim >= min(ranks):
+        raise RuntimeError("_chunk_cat expects dim < ndim for all input tensors")
+    if len({tuple(tensor.shape[:dim]) for tensor in tensors}) > 1:
+        raise RuntimeError(
+            "_chunk_cat expects same sizes of 0,...,dim-1 dimensions for all input tensors"
+        )
+    if len({tensor.dtype for tensor in tensors}) > 1:
+        raise RuntimeError("_chunk_cat expects all input tensors with the same dtype")
     dim = wrapped(dim, tensors[0].dim())
     parts = []
     for tensor in tensors:
