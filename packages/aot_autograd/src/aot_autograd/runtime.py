@@ -358,11 +358,10 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
     wanted = [number for number, requires in enumerate(metadata.value_requires_grad) if requires]
     slots = len(saved)
     bumps = version_bumps(metadata)
-    off = _autocast_switch(metadata)
-    graph_inputs = len(metadata.graph_inputs)
-    differentiable = metadata.differentiable
-    bumps = version_bumps(metadata)
     views = _own_views(forward, metadata)
+    off = _autocast_switch(metadata)
+    differentiable = metadata.differentiable
+    keep_primals = compiled.double is not None
 
     class CompiledFunction(torch.autograd.Function):
         """One call of a compiled graph."""
@@ -425,7 +424,6 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
                 checked_length(results, len(differentiable), "backward")
             return (None, None, *results)
 
-    del graph_inputs
     return CompiledFunction
 
 
