@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from primtorch.errors import DataDependentError, PrimtorchError, UnsupportedOperatorError
-from primtorch.fake.meta import TensorMeta
+from primtorch.fake.meta import TensorMeta, logical_device
 from primtorch.fake.registry import RULES, schema_of
 from primtorch.fake.tensor import FakeTensor, meta_of
 from primtorch.symbolic import STATIC, Expression, IntegerNode, RealNode, SizeEnvironment
@@ -148,7 +148,7 @@ def _infer_on_meta_device(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping
         if isinstance(value, Expression):
             raise UnsupportedOperatorError(op, "it has no shape rule for symbolic sizes")
         if isinstance(value, torch.device):
-            devices.append(value)
+            devices.append(logical_device(value))
             return torch.device("meta")
         return value
 

@@ -7,15 +7,22 @@ offset. Shape rules take and return it; it is immutable and hashable.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import torch
 
 from primtorch.symbolic.expression import Expression, product
 from primtorch.symbolic.layout import contiguous_strides
 
-if TYPE_CHECKING:
-    import torch
-
 Shape = tuple[int | Expression, ...]
+
+
+def logical_device(device: torch.device | str | None) -> torch.device:
+    """A device with its index as a tensor on it would have; None is the default device."""
+    result = torch.get_default_device() if device is None else torch.device(device)
+    if result.type == "cuda" and result.index is None:
+        index = torch.cuda.current_device() if torch.cuda.is_available() else 0
+        return torch.device("cuda", index)
+    return result
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from primtorch.fake.geometry import (
     suggested_format,
     wrap_dimension,
 )
-from primtorch.fake.meta import Shape, TensorMeta
+from primtorch.fake.meta import Shape, TensorMeta, logical_device
 from primtorch.fake.promotion import number_dtype, result_dtype
 from primtorch.fake.registry import shape_rule
 from primtorch.symbolic import (
@@ -27,14 +27,6 @@ from primtorch.symbolic import (
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-def _device(device: torch.device | str | None) -> torch.device:
-    result = torch.get_default_device() if device is None else torch.device(device)
-    if result.type == "cuda" and result.index is None:
-        index = torch.cuda.current_device() if torch.cuda.is_available() else 0
-        return torch.device("cuda", index)
-    return result
 
 
 def _new(
@@ -52,7 +44,7 @@ def _new(
     stride = contiguous_strides(sizes)
     if memory_format in (torch.channels_last, torch.channels_last_3d):
         stride = channels_last_strides(sizes)
-    return TensorMeta(sizes, stride, dtype or torch.get_default_dtype(), _device(device))
+    return TensorMeta(sizes, stride, dtype or torch.get_default_dtype(), logical_device(device))
 
 
 @shape_rule(
@@ -91,7 +83,29 @@ def empty_strided(
     """A new tensor of this geometry."""
     del sizes, rest
     return TensorMeta(
-        tuple(size), tuple(stride), dtype or torch.get_default_dtype(), _device(device)
+        tuple(size), tuple(stride), dtype or torch.get_default_dtype(), logical_device(device)
+    )
+
+
+@shape_rule("empty_permuted")
+def empty_permuted(
+    sizes: Sizes,
+    size: Sequence[int | Expression],
+    physical_layout: Sequence[int],
+    *,
+    dtype: torch.dtype | None = None,
+    device: Any = None,
+    **rest: Any,
+) -> TensorMeta:
+    """A new tensor whose dimensions lie in memory in the given order, outermost first."""
+    del sizes, rest
+    stride: list[int | Expression] = [0] * len(size)
+    step: int | Expression = 1
+    for dimension in reversed(physical_layout):
+        stride[dimension] = step
+        step = step * size[dimension]
+    return TensorMeta(
+        tuple(size), tuple(stride), dtype or torch.get_default_dtype(), logical_device(device)
     )
 
 
@@ -274,7 +288,7 @@ def like(
     del values, rest
     stride = format_strides(sizes, x, x.shape, memory_format)
     return TensorMeta(
-        x.shape, stride, dtype or x.dtype, x.device if device is None else _device(device)
+        x.shape, stride, dtype or x.dtype, x.device if device is None else logical_device(device)
     )
 
 
@@ -323,7 +337,7 @@ def new_empty_strided(
         tuple(size),
         tuple(stride),
         dtype or x.dtype,
-        x.device if device is None else _device(device),
+        x.device if device is None else logical_device(device),
     )
 
 
@@ -358,7 +372,7 @@ def to_copy(
     del rest
     stride = format_strides(sizes, x, x.shape, memory_format)
     return TensorMeta(
-        x.shape, stride, dtype or x.dtype, x.device if device is None else _device(device)
+        x.shape, stride, dtype or x.dtype, x.device if device is None else logical_device(device)
     )
 
 
@@ -462,6 +476,8 @@ def native_dropout_backward(
     """The gradient where the mask is set."""
     del mask
     result = clone(sizes, grad_output)
+    if grad_output.device.type == "cuda":
+        result = grad_output.contiguous()
     return result.with_dtype(result_dtype((grad_output, scale)))
 
 

@@ -228,7 +228,7 @@ def embedding_bag(
     if mode == 2:
         maxima: Shape = (bags, weight.shape[1])
     else:
-        maxima = (bags,)
+        maxima = (bags,) if weight.device.type == "cpu" else (0,)
     return (
         weight.contiguous((bags, weight.shape[1])),
         offsets.contiguous((picked,)),
@@ -299,7 +299,8 @@ def _edge_pad(rank: int, name: str) -> Any:
                 )
             shape[dimension] = shape[dimension] + low + high
         stride = format_strides(sizes, x, tuple(shape), suggested_format(sizes, x))
-        if x.ndim != rank + 2 or rank == 1:
+        row_major = name == "replication" and x.device.type == "cuda"
+        if x.ndim != rank + 2 or rank == 1 or row_major:
             stride = x.contiguous(tuple(shape)).stride
         return TensorMeta(tuple(shape), stride, x.dtype, x.device)
 
@@ -318,9 +319,16 @@ def _input_like(sizes: Sizes, grad_output: TensorMeta, x: TensorMeta, *args: Any
     return TensorMeta(x.shape, stride, x.dtype, x.device)
 
 
+def _replicated_like(
+    sizes: Sizes, grad_output: TensorMeta, x: TensorMeta, *args: Any
+) -> TensorMeta:
+    """The same for replication padding, which CUDA stores row-major."""
+    return x.contiguous() if x.device.type == "cuda" else _input_like(sizes, grad_output, x, *args)
+
+
 for _rank in (1, 2, 3):
-    for _name in ("reflection", "replication"):
-        shape_rule(f"{_name}_pad{_rank}d_backward")(_input_like)
+    shape_rule(f"reflection_pad{_rank}d_backward")(_input_like)
+    shape_rule(f"replication_pad{_rank}d_backward")(_replicated_like)
 
 
 # ---------------------------------------------------------------- resampling
@@ -395,7 +403,7 @@ def _shuffled(sizes: Sizes, x: TensorMeta, factor: int, *, up: bool) -> TensorMe
         inner = (channels * square, height // factor, width // factor)
     shape = (*x.shape[:-3], *inner)
     stride = format_strides(sizes, x, shape, suggested_format(sizes, x))
-    if x.ndim != 4:
+    if x.ndim != 4 or x.device.type == "cuda":
         stride = x.contiguous(shape).stride
     return TensorMeta(shape, stride, x.dtype, x.device)
 
@@ -416,6 +424,8 @@ def pixel_unshuffle(sizes: Sizes, x: TensorMeta, downscale_factor: int) -> Tenso
 def channel_shuffle(sizes: Sizes, x: TensorMeta, groups: int) -> TensorMeta:
     """Channels interleaved from groups."""
     del groups
+    if x.device.type == "cuda":
+        return x.contiguous()
     stride = format_strides(sizes, x, x.shape, suggested_format(sizes, x))
     return TensorMeta(x.shape, stride, x.dtype, x.device)
 
@@ -428,7 +438,7 @@ def max_unpool2d(
     del indices
     shape = (*x.shape[:-2], *output_size)
     stride = x.contiguous(shape).stride
-    if x.ndim == 4:
+    if x.ndim == 4 and x.device.type == "cpu":
         stride = format_strides(sizes, x, shape, suggested_format(sizes, x))
     return TensorMeta(shape, stride, x.dtype, x.device)
 

@@ -46,8 +46,9 @@ def linalg_svd(
 
 @shape_rule("linalg_eig")
 def linalg_eig(sizes: Sizes, x: TensorMeta) -> tuple[TensorMeta, TensorMeta]:
-    """(eigenvalues, eigenvectors), complex; the vectors are columns."""
+    """(eigenvalues, eigenvectors), complex; the CPU stores the vectors by columns."""
     del sizes
     dtype = complex_of(x.dtype)
-    vectors = column_major(x, x.shape).with_dtype(dtype)
+    vectors = x.contiguous() if x.device.type == "cuda" else column_major(x, x.shape)
+    vectors = vectors.with_dtype(dtype)
     return x.contiguous(x.shape[:-1], dtype), vectors

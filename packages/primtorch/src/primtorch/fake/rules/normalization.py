@@ -156,14 +156,15 @@ def native_group_norm_backward(
 def _batch_norm(
     sizes: Sizes, x: TensorMeta, weight: TensorMeta | None, training: bool
 ) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    if x.device.type != "cpu":
+        stride = format_strides(sizes, x, x.shape, None)
+        statistic = x.contiguous((x.shape[1],), _accumulation(x))
+        return TensorMeta(x.shape, stride, x.dtype, x.device), statistic, statistic
     stride = format_strides(sizes, x, x.shape, suggested_format(sizes, x))
-    output = TensorMeta(x.shape, stride, x.dtype, x.device)
     mixed = weight is not None and weight.dtype is not x.dtype
     dtype = weight.dtype if mixed and weight is not None else x.dtype
-    if x.device.type != "cpu":
-        dtype = _accumulation(x)
     statistic = x.contiguous((x.shape[1] if training else 0,), dtype)
-    return output, statistic, statistic
+    return TensorMeta(x.shape, stride, x.dtype, x.device), statistic, statistic
 
 
 @shape_rule("native_batch_norm")
@@ -302,7 +303,7 @@ def cudnn_batch_norm(
     return output, mean, deviation, x.contiguous((0,), torch.uint8)
 
 
-@shape_rule("native_batch_norm_backward", "cudnn_batch_norm_backward")
+@shape_rule("native_batch_norm_backward")
 def native_batch_norm_backward(
     sizes: Sizes,
     grad_out: TensorMeta,
@@ -326,6 +327,17 @@ def native_batch_norm_backward(
         channels if output_mask[1] else None,
         channels if output_mask[2] else None,
     )
+
+
+@shape_rule("cudnn_batch_norm_backward")
+def cudnn_batch_norm_backward(
+    sizes: Sizes, x: TensorMeta, grad_output: TensorMeta, weight: TensorMeta, *args: Any
+) -> tuple[TensorMeta, ...]:
+    """Gradients of input, weight and bias."""
+    del grad_output, args
+    stride = format_strides(sizes, x, x.shape, suggested_format(sizes, x))
+    gradient = TensorMeta(x.shape, stride, x.dtype, x.device)
+    return gradient, weight.contiguous(), weight.contiguous()
 
 
 @shape_rule("batch_norm_backward")

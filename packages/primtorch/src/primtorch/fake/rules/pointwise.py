@@ -150,7 +150,7 @@ _for_overloads(
     _kept,
     """sigmoid_backward tanh_backward gelu_backward silu_backward threshold_backward elu_backward
     hardtanh_backward hardswish_backward hardsigmoid_backward leaky_relu_backward softplus_backward
-    softshrink_backward hardshrink_backward mish_backward log_sigmoid_backward
+    softshrink_backward hardshrink_backward mish_backward
     rrelu_with_noise_backward""",
     "default",
 )
@@ -205,6 +205,15 @@ def log_sigmoid_forward(sizes: Sizes, x: TensorMeta) -> tuple[TensorMeta, Tensor
     if x.device.type == "cpu":
         return x.contiguous(), x.contiguous()
     return pointwise(sizes, (x,), x.dtype), x.contiguous((0,))
+
+
+@shape_rule("log_sigmoid_backward")
+def log_sigmoid_backward(
+    sizes: Sizes, grad_output: TensorMeta, x: TensorMeta, buffer: TensorMeta
+) -> TensorMeta:
+    """The gradient of the input."""
+    operands = (grad_output, x, buffer) if x.device.type == "cpu" else (grad_output, x)
+    return pointwise(sizes, operands, x.dtype)
 
 
 @shape_rule("angle")
