@@ -10,6 +10,7 @@ decomposed by the table that the caller passed, or recorded. Equal pure calls ar
 from __future__ import annotations
 
 import operator as python_operator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from primtorch.fake import FactoryMode, FakeTensor, TensorMeta, infer, meta_of
 from primtorch.symbolic import Expression
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from aot_autograd.errors import SourceLine
 
@@ -104,12 +105,13 @@ class RecordingContext:
         self.silent_writes: set[Storage] = set()
         self.backward_error = ""
         self.phase = "forward"
-        self.region = 0
+        self.region_number = 0
         self.source_line: SourceLine | None = None
         self.module_path: str | None = None
         self.seeds = random.Seeds()
         self._factories = FactoryMode(self)
         self._serial = 0
+        self._regions = 0
         self._equal: dict[Any, Any] = {}
         self._constants: dict[int, tuple[torch.Tensor, Node]] = {}
 
@@ -147,6 +149,25 @@ class RecordingContext:
         result.record = made = Value(value.storage, value.chain, value.node)
         made.generation = value.generation
         return result
+
+    @contextmanager
+    def recomputed(self) -> Iterator[None]:
+        """Nodes recorded inside are computed again in the backward instead of being saved."""
+        outer = self.region_number
+        self._regions += 1
+        self.region_number = outer or self._regions
+        try:
+            yield
+        finally:
+            self.region_number = outer
+
+    def region(self, kind: str, options: dict[str, Any]) -> AbstractContextManager[None]:
+        """A region of `primtorch.regions`; of a checkpoint the options need no attention.
+
+        `preserve_rng_state` holds by itself: random numbers are values of the graph.
+        """
+        del options
+        return self.recomputed() if kind == "checkpoint" else nullcontext()
 
     def constant(self, tensor: torch.Tensor) -> FakeTensor:
         """A fake tensor that starts with the value of a real one."""
@@ -328,7 +349,7 @@ class RecordingContext:
 
     def _append(self, target: Any, args: Any, kwargs: Any, meta: Any) -> Node:
         node = Node("call", target, args, kwargs, meta, self.phase)
-        node.region = self.region
+        node.region = self.region_number
         node.source_line = self.source_line
         node.module_path = self.module_path
         self.nodes.append(node)
