@@ -16,6 +16,7 @@ from inductor.analysis.cost import buffer_bytes
 from inductor.ir.kernel import FusionNote
 from inductor.ir.nodes import LoopNode, OperatorCall, View
 from inductor.schedule.groups import Fit, Group, NodeInfo, apply, inspect, joined, new_group
+from inductor.schedule.unite import unite
 
 if TYPE_CHECKING:
     from inductor.ir.nodes import Graph
@@ -31,15 +32,15 @@ SHARED_FRACTION = 4
 
 @dataclass(slots=True)
 class Fusion:
-    """The state of the decision; `items[k]` is group number k."""
+    """The state of the decision; `items[k]` is group number k, None once it went into another."""
 
-    items: list[Group | OperatorCall] = field(default_factory=list)
+    items: list[Group | OperatorCall | None] = field(default_factory=list)
     notes: list[FusionNote] = field(default_factory=list)
     ancestors: list[int] = field(default_factory=list)
     writers: dict[str, list[int]] = field(default_factory=dict)
     readers: dict[str, list[int]] = field(default_factory=dict)
     small: dict[tuple[Size, ...], int] = field(default_factory=dict)
-    """The first group of tiny pointwise nodes of each shape."""
+    """The first group that began with a pointwise node, by its loops."""
 
 
 def live_nodes(graph: Graph) -> list[LoopNode | OperatorCall]:
@@ -93,13 +94,27 @@ def fuse(graph: Graph, *, fusing: bool = True) -> Fusion:
         if chosen is None:
             _append(fusion, new_group(len(fusion.items), info), dependencies)
             number = len(fusion.items) - 1
+            if node.kind == "pointwise":
+                fusion.small.setdefault(node.body.ranges, number)
         else:
             group, fit = chosen
             apply(group, fit)
             number = group.number
             _extend(fusion, number, dependencies)
         _register(fusion, number, node)
+        if chosen is not None:
+            _unite_producers(fusion, node, number, writer_count)
     return fusion
+
+
+def _unite_producers(
+    fusion: Fusion, node: LoopNode, number: int, writer_count: dict[str, int]
+) -> None:
+    """Bring in the other groups whose results a node that just joined consumes."""
+    for buffer in sorted(node.reads):
+        for other in tuple(fusion.writers.get(buffer, ())):
+            if other != number and writer_count[buffer] == 1:
+                unite(fusion, other, number, MOST_MEMBERS)
 
 
 def _dependencies(fusion: Fusion, node: LoopNode | OperatorCall) -> set[int]:
@@ -172,7 +187,7 @@ def _choose(
     order = sorted(candidates.items(), key=lambda pair: (-pair[1], -pair[0]))
     for number, saved in order:
         item = fusion.items[number]
-        if isinstance(item, OperatorCall):
+        if not isinstance(item, Group):
             continue
         last = item.members[-1].info.node.name
         reason = _refusal(fusion, item, number, dependencies, writer_count, node)
@@ -209,9 +224,7 @@ def _beside(fusion: Fusion, node: LoopNode, traffic: int) -> int | None:
             return number if isinstance(fusion.items[number], Group) else None
     if node.body.reduction_ranges or traffic > SMALL_BYTES:
         return None
-    found = fusion.small.get(node.body.ranges)
-    fusion.small.setdefault(node.body.ranges, len(fusion.items))
-    return found
+    return fusion.small.get(node.body.ranges)
 
 
 def _refusal(
@@ -234,16 +247,21 @@ def _refusal(
     return None
 
 
+def _nodes(item: Group | OperatorCall | None) -> list[LoopNode | OperatorCall]:
+    match item:
+        case None:
+            return []
+        case Group():
+            return [member.info.node for member in item.members]
+        case _:
+            return [item]
+
+
 def ordered(fusion: Fusion) -> list[Group | OperatorCall]:
     """Groups and calls in an order of execution, as near to the graph's as dependencies allow."""
     direct: list[set[int]] = [set() for _ in fusion.items]
     for number, item in enumerate(fusion.items):
-        nodes = (
-            [item]
-            if isinstance(item, OperatorCall)
-            else [member.info.node for member in item.members]
-        )
-        for node in nodes:
+        for node in _nodes(item):
             direct[number] |= _dependencies_within(fusion, node, number)
     waiting = [len(before) for before in direct]
     followers: list[list[int]] = [[] for _ in fusion.items]
@@ -255,12 +273,15 @@ def ordered(fusion: Fusion) -> list[Group | OperatorCall]:
     result: list[Group | OperatorCall] = []
     while ready:
         _, number = heapq.heappop(ready)
-        result.append(fusion.items[number])
+        item = fusion.items[number]
+        if item is not None:
+            result.append(item)
         for follower in followers[number]:
             waiting[follower] -= 1
             if waiting[follower] == 0:
                 heapq.heappush(ready, (_position(fusion.items[follower]), follower))
-    assert len(result) == len(fusion.items), "fusion made a cycle"
+    left = sum(item is not None for item in fusion.items)
+    assert len(result) == left, "fusion made a cycle"
     return result
 
 
@@ -280,6 +301,6 @@ def _dependencies_within(fusion: Fusion, node: LoopNode | OperatorCall, number: 
     return found
 
 
-def _position(item: Group | OperatorCall) -> int:
-    name = item.name if isinstance(item, OperatorCall) else item.members[-1].info.node.name
-    return int(name[1:])
+def _position(item: Group | OperatorCall | None) -> int:
+    nodes = _nodes(item)
+    return int(nodes[-1].name[1:]) if nodes else 0

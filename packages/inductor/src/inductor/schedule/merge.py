@@ -15,7 +15,7 @@ from inductor.ir.index import contiguous_stride, linear_index, product
 from inductor.ir.kernel import LocalBuffer
 from inductor.ir.operations import value_dtype
 from inductor.ir.recorder import Recorder, Scalar
-from primtorch.symbolic import Symbol, substitute
+from primtorch.symbolic import Symbol, free_symbols, substitute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -165,10 +165,16 @@ def _keep(group: Group, member: Member, buffer: Buffer, policy: Mapping[str, Pol
         ]
         weight = sum(operation_weight(operation.name) for operation in operations) - 1
         loads = member.info.accesses.loads
+        inner = frozenset(group.inner_variables)
+        moved = sum(
+            not inner.isdisjoint(free_symbols(substitute(index, member.mapping)))
+            for indices in loads.values()
+            for index in indices
+        )
         simple = all(
             policy.get(name, "store") != "hold" or _row_only(group, name) for name in loads
         )
-        if weight <= CHEAP_WEIGHT + len(loads) and len(loads) <= CHEAP_LOADS and simple:
+        if weight <= CHEAP_WEIGHT + len(loads) and moved <= CHEAP_LOADS and simple:
             return "recompute"
     length = product(group.inner)
     if isinstance(length, int) and length * buffer.dtype.itemsize <= LONGEST_LOCAL_BYTES:
