@@ -103,7 +103,7 @@ def find_layout() -> TensorLayout:
     handle = _only(
         [
             at
-            for at in range(object.__basicsize__, 64, _WORD)
+            for at in range(object.__basicsize__, torch.Tensor.__basicsize__, _WORD)
             if all(
                 _word(ctypes.string_at(id(t) + at, _WORD), 0) == _torch.tensor_address(t)
                 for t in samples
