@@ -100,6 +100,23 @@ def test_a_load_of_what_was_stored_is_the_value():
     assert recorder.load("y", i, torch.float32) == value
 
 
+def test_a_masked_load_of_what_was_stored_is_the_value_or_zero():
+    recorder = Recorder((4,))
+    (i,) = recorder.outer
+    recorder.store("y", i, recorder.load("x", i, torch.float32), torch.float32)
+    half = recorder.op(
+        "lt", recorder.index_expression(i, torch.int64), recorder.constant(2, torch.int64)
+    )
+    with recorder.masked(half):
+        value = recorder.load("y", i, torch.float32)
+    recorder.store("z", i, value, torch.float32)
+    body = recorder.finish()
+    assert body.reads == {"x"}
+    out = torch.empty(4)
+    run_body(body, {"x": torch.arange(1.0, 5), "y": torch.empty(4), "z": out})
+    assert out.tolist() == [1, 2, 0, 0]
+
+
 def test_constants_keep_sign_and_type():
     recorder = Recorder((1,))
     assert recorder.constant(0.0, torch.float32) != recorder.constant(-0.0, torch.float32)

@@ -202,9 +202,13 @@ class Recorder:
         position = self._stored_inner.get(key) if self.level == "inner" else None
         if position is None:
             position = self._stored.get(key)
-        if position is not None and self._mask is None:
+        if position is not None:
             value = Scalar(position, self._operations[position].dtype)
-            return self.round_to(value, dtype) if dtype in HALF_DTYPES else value
+            if dtype in HALF_DTYPES:
+                value = self.round_to(value, dtype)
+            if self._mask is None:
+                return value
+            return self.op("where", self._mask, value, self.constant(0, value.dtype))
         operands = self._indirect_operands(index)
         mask = self._mask
         if mask is not None:
