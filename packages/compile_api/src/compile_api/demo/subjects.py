@@ -107,9 +107,10 @@ def _gpt2(sizes: Sizes) -> Subject:
         embd_pdrop=sizes.dropout,
         attn_pdrop=sizes.dropout,
         use_cache=False,
-        loss_type="ForCausalLM",
     )
-    return _language_model("GPT2LMHeadModel", GPT2LMHeadModel(config), config.vocab_size, sizes)
+    model = GPT2LMHeadModel(config)
+    model.loss_type = "ForCausalLM"  # what transformers takes anyway, after a warning
+    return _language_model("GPT2LMHeadModel", model, config.vocab_size, sizes)
 
 
 def _resnet50(sizes: Sizes) -> Subject:
