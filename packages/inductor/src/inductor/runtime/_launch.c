@@ -885,6 +885,8 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_launch", "Runs 
 PyMODINIT_FUNC PyInit__launch(void) {
   if (PyType_Ready(&LauncherType)) return NULL;
   PyObject *module = PyModule_Create(&definition);
-  if (module && PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType)) Py_CLEAR(module);
+  if (module && (PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) ||
+                 PyModule_AddIntConstant(module, "OPCODES", OP_RETURN + 1))) /* launch.py refuses another number */
+    Py_CLEAR(module);
   return module;
 }

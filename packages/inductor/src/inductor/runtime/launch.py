@@ -113,12 +113,18 @@ def native_launcher() -> NativeLauncher | None:
         _LOG.debug("the C launcher is not built: %s", error)
         return None
     try:
+        if getattr(_launch, "OPCODES", None) != len(Opcode):
+            _LOG.warning(
+                "the C launcher was built from other sources and is not used; build it again: "
+                "python packages/inductor/hatch_build.py, or reinstall compile-api-inductor"
+            )
+            return None
         bits = _launch.set_up(torch.empty(0), *library_paths())
         native = NativeLauncher(
             _launch.Launcher, frozenset(k for k in DIRECT_CALLS.values() if bits >> k & 1)
         )
         _self_test(native)
-    except (RuntimeError, AttributeError) as error:
+    except (RuntimeError, AttributeError, SystemError, TypeError) as error:
         _LOG.debug("the C launcher does not understand this torch: %s", error)
         return None
     os.register_at_fork(after_in_child=lambda: _launch.set_serial(True))

@@ -55,11 +55,11 @@ CI u16 ci_to_bf16(f32 x) {
 // ---- exponential and logarithm, float ---------------------------------------------------------------------------------
 // exp: x = n ln2 + r, |r| <= ln2/2; 2^n is applied in two halves so that subnormal results round once.
 CI f32 ci_exp_series(f32 r) { // exp(r) - 1 on [-ln2/2, ln2/2], exact towards zero
-  f32 p = 0.0013813134f;
-  p = ci_fma(p, r, 0.008369419f);
-  p = ci_fma(p, r, 0.041668456f);
-  p = ci_fma(p, r, 0.16666515f);
-  p = ci_fma(p, r, 0.49999994f);
+  f32 p = 0.001386349f;
+  p = ci_fma(p, r, 0.0083678095f);
+  p = ci_fma(p, r, 0.04166725f);
+  p = ci_fma(p, r, 0.16666532f);
+  p = ci_fma(p, r, 0.5f);
   return ci_fma(r * r, p, r);
 }
 CI f32 ci_exp(f32 x) {
