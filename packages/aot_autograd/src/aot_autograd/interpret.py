@@ -14,7 +14,9 @@ from torch import fx
 
 from aot_autograd.errors import WireError
 from aot_autograd.graph import WIRE
+from aot_autograd.masks import simplified_mask
 from aot_autograd.recording import RecordingContext
+from primtorch import substitute
 from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
@@ -98,7 +100,9 @@ class GraphFunction:
             arguments = load(node.args, values.__getitem__)
             keywords = load(node.kwargs, values.__getitem__)
             if node.op == "call_function":
-                values[node] = node.target(*arguments, **keywords)
+                if node.target is torch.nn.functional.scaled_dot_product_attention:
+                    keywords = simplified_mask(self._module, node, keywords)
+                values[node] = substitute(node.target, arguments)(*arguments, **keywords)
             elif node.op == "call_method":
                 values[node] = getattr(arguments[0], node.target)(*arguments[1:], **keywords)
             else:

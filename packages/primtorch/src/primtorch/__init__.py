@@ -1,6 +1,7 @@
 """What every PyTorch operator means: primitives, decompositions, shape rules, fake tensors and symbolic sizes."""
 
 from primtorch.__about__ import __version__
+from primtorch.attention import substitute
 from primtorch.coverage import coverage_report
 from primtorch.prims import PRIMS, is_prim
 from primtorch.registry import decomposes
@@ -15,4 +16,5 @@ __all__ = [
     "decomposes",
     "decomposition_table",
     "is_prim",
+    "substitute",
 ]

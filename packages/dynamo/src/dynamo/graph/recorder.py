@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.graph import calls
 from dynamo.guards import GuardKind, TensorGuard
+from primtorch import substitute
 from primtorch.fake import FactoryMode, FakeTensor, ShapeContext, fakeify
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ class Recorder:
                 with FactoryMode(self.context):
                     result = function(*args, **kwargs)
             else:
-                result = function(*args, **kwargs)
+                result = substitute(function, args)(*args, **kwargs)
         except GraphBreak:
             raise
         except Exception as error:  # noqa: BLE001 - whatever torch raised becomes a break

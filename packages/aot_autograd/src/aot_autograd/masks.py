@@ -1,0 +1,128 @@
+"""Attention masks that are the same in every call: dropped, or named, so that the fastest kernel fits.
+
+Model code that can't look at data while it is captured builds a mask even where nothing is masked. Such a mask
+depends on no input of the graph; its few operators are run once, for real, at compile time. All true means no mask,
+lower triangular means causal. Comes in: the captured graph, the attention node and its keyword arguments. Goes out:
+the keyword arguments to call it with. Invariant: attention's value is unchanged; a mask that can't be proven constant stays.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from primtorch.fake import FakeTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import fx
+
+__all__ = ["simplified_mask"]
+
+_MOST_NODES = 200
+_MOST_ELEMENTS = 1 << 26
+_RANDOM = {
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+    "bernoulli",
+    "dropout",
+    "normal",
+    "uniform_",
+    "random_",
+}
+
+
+def simplified_mask(
+    module: fx.GraphModule, node: fx.Node, keywords: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The keyword arguments of attention call `node`, its mask gone where it masks nothing or is causal."""
+    result = dict(keywords)
+    mask = node.kwargs.get("attn_mask")
+    fake = result.get("attn_mask")
+    if (
+        mask is None
+        or not isinstance(fake, FakeTensor)
+        or result.get("is_causal")
+        or len(node.args) > 3
+    ):
+        return result
+    value = _constant(module, mask, fake)
+    if value is None:
+        return result
+    taking_part = value if value.dtype is torch.bool else value == 0
+    if bool(taking_part.all()):
+        result["attn_mask"] = None
+    elif _is_causal(value, taking_part):
+        result["attn_mask"], result["is_causal"] = None, True
+    return result
+
+
+def _is_causal(value: torch.Tensor, taking_part: torch.Tensor) -> bool:
+    if value.ndim < 2 or value.shape[-1] != value.shape[-2]:
+        return False
+    lower = torch.ones(value.shape[-2:], dtype=torch.bool, device=value.device).tril()
+    if not torch.equal(taking_part, lower.expand_as(taking_part)):
+        return False
+    return value.dtype is torch.bool or bool((value[~taking_part] == float("-inf")).all())
+
+
+def _constant(module: fx.GraphModule, mask: Any, fake: FakeTensor) -> torch.Tensor | None:
+    """The mask's value, if it depends on no input and no random number."""
+    if any(not isinstance(size, int) for size in fake.shape) or fake.numel() > _MOST_ELEMENTS:
+        return None
+    needed = _ancestors(mask)
+    if needed is None:
+        return None
+    values: dict[fx.Node, Any] = {}
+    try:
+        with torch.no_grad():
+            for node in module.graph.nodes:
+                if node in needed:
+                    values[node] = _run(node, values)
+    except Exception:  # noqa: BLE001 - what can't be run here stays in the graph
+        return None
+    value = values[mask]
+    return value if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) else None
+
+
+def _ancestors(mask: fx.Node) -> set[fx.Node] | None:
+    found: set[fx.Node] = set()
+    stack = [mask]
+    while stack:
+        node = stack.pop()
+        if node in found:
+            continue
+        if (
+            node.op not in ("call_function", "call_method")
+            or len(found) > _MOST_NODES
+            or _draws(node)
+        ):
+            return None
+        found.add(node)
+        stack.extend(node.all_input_nodes)
+    return found
+
+
+def _draws(node: fx.Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name in _RANDOM or any(
+        user.op == "call_method" and str(user.target).endswith("_") for user in node.users
+    )
+
+
+def _run(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
+    args = torch.fx.node.map_arg(node.args, values.__getitem__)
+    kwargs = dict(torch.fx.node.map_arg(node.kwargs, values.__getitem__))
+    if kwargs.get("device") is not None:
+        kwargs["device"] = torch.device("cpu")
+    args = tuple(
+        torch.device("cpu") if isinstance(value, torch.device) else value for value in args
+    )
+    if node.op == "call_method":
+        return getattr(args[0], str(node.target))(*args[1:], **kwargs)
+    assert callable(node.target)
+    return node.target(*args, **kwargs)

@@ -1,0 +1,77 @@
+"""Attention masks that hold in every call are dropped or named; all others stay."""
+
+import pytest
+import torch
+from torch.fx import Graph, GraphModule
+
+from aot_autograd.masks import simplified_mask
+from primtorch.fake import ShapeContext, fakeify
+
+attention = torch.nn.functional.scaled_dot_product_attention
+
+
+def graph_with(build):
+    """An attention node whose mask `build(graph, input)` makes, and the fake keyword arguments of its call."""
+    graph = Graph()
+    tokens = graph.placeholder("x")
+    mask = build(graph, tokens)
+    node = graph.call_function(
+        attention, (tokens, tokens, tokens), {"attn_mask": mask, "is_causal": False}
+    )
+    graph.output((node,))
+    return GraphModule(torch.nn.Module(), graph), node
+
+
+def simplify(build, value):
+    module, node = graph_with(build)
+    fake = fakeify(value, ShapeContext())
+    return simplified_mask(module, node, {"attn_mask": fake, "is_causal": False})
+
+
+def ones(graph, _):
+    made = graph.call_function(torch.ones, ((2, 1, 6, 6),), {"dtype": torch.bool})
+    return graph.call_method("expand", (made, 2, 4, 6, 6))
+
+
+def causal(graph, _):
+    full = graph.call_function(torch.ones, ((6, 6),), {"dtype": torch.bool})
+    return graph.call_function(torch.tril, (full,))
+
+
+def causal_numbers(graph, _):
+    full = graph.call_function(torch.full, ((6, 6), float("-inf")))
+    return graph.call_function(torch.triu, (full, 1))
+
+
+def test_a_mask_that_masks_nothing_is_dropped():
+    result = simplify(ones, torch.ones(2, 4, 6, 6, dtype=torch.bool))
+    assert result == {"attn_mask": None, "is_causal": False}
+
+
+@pytest.mark.parametrize("build", [causal, causal_numbers])
+def test_a_lower_triangle_is_causal(build):
+    value = torch.ones(6, 6, dtype=torch.bool) if build is causal else torch.zeros(6, 6)
+    assert simplify(build, value) == {"attn_mask": None, "is_causal": True}
+
+
+def test_a_mask_that_depends_on_an_input_stays():
+    result = simplify(
+        lambda graph, x: graph.call_method("bool", (x,)), torch.ones(6, 6, dtype=torch.bool)
+    )
+    assert result["attn_mask"] is not None
+
+
+def test_a_mask_from_random_numbers_stays():
+    def build(graph, _):
+        drawn = graph.call_function(torch.rand, (6, 6))
+        return graph.call_method("ge", (drawn, 0.0))
+
+    assert simplify(build, torch.ones(6, 6, dtype=torch.bool))["attn_mask"] is not None
+
+
+def test_finite_numbers_above_the_diagonal_are_no_causal_mask():
+    def build(graph, _):
+        full = graph.call_function(torch.full, ((6, 6), -1.0))
+        return graph.call_function(torch.triu, (full, 1))
+
+    assert simplify(build, torch.zeros(6, 6))["attn_mask"] is not None
