@@ -33,6 +33,7 @@ from dynamo.errors import (
 from dynamo.graph.recorder import Recorder
 from dynamo.graph.sizes import History, Sizes
 from dynamo.guards import GlobalState, Guard, GuardKind, compile_program
+from dynamo.guards.kinds import storage_pattern
 from dynamo.machine.frame import Frame
 from dynamo.machine.interpreter import Machine
 from dynamo.source import FunctionSource, LocalSource
@@ -246,6 +247,7 @@ def _finish(
         compiled = _compile(request, module, examples)
         graph_inputs = [emitter.source(entry.source) for entry in inputs]
     guards: list[Guard] = [Guard(None, GuardKind.GLOBAL_STATE, state), *session.guards.values()]
+    guards.extend(_aliasing(recorder))
     places = None
     if recorder.sizes is not None:
         guards.extend(recorder.sizes.frozen_guards())
@@ -257,6 +259,21 @@ def _finish(
     if request.observer is not None:
         request.observer("02_guards.py", program.text())
     return Captured(Entry(program, graph=run), module, text, stop, message)
+
+
+def _aliasing(recorder: Recorder) -> list[Guard]:
+    """Which inputs share memory: of those that are no parameters, and of all that are written."""
+    entries = [
+        entry
+        for entry in recorder.inputs
+        if not entry.node.meta["input"]["static"] or id(entry.value) in recorder.mutated
+    ]
+    if len(entries) < 2:
+        return []
+    pattern = storage_pattern([entry.real for entry in entries])
+    return [
+        Guard(None, GuardKind.STORAGES, (tuple(entry.source for entry in entries), tuple(pattern)))
+    ]
 
 
 def _graph_module(request: Request, recorder: Recorder, outputs: list[Any]) -> Any:

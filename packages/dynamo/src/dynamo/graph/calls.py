@@ -11,7 +11,7 @@ import torch
 
 from dynamo.errors import BreakReason
 
-__all__ = ["EFFECTS", "Kind", "classify", "refusal", "refused", "target_of"]
+__all__ = ["EFFECTS", "MAY_RAISE", "Kind", "classify", "refusal", "refused", "target_of"]
 
 
 class Kind(enum.Enum):
@@ -25,6 +25,19 @@ class Kind(enum.Enum):
 
 # Return nothing (or no tensor) and change a tensor or the state: always nodes.
 EFFECTS = frozenset({"__setitem__", "_assert_async", "_assert", "copy_", "_foreach_add_"})
+# May raise at run time for reasons that shapes don't show: inside `try` they run for real.
+MAY_RAISE = frozenset(
+    {
+        "floor_divide", "remainder", "fmod", "__floordiv__", "__rfloordiv__", "__mod__", "__rmod__",
+        "div", "true_divide", "divide", "__getitem__", "__setitem__", "gather", "scatter",
+        "scatter_", "scatter_add", "scatter_add_", "index_select", "index_add", "index_add_",
+        "index_copy", "index_copy_", "index_put", "index_put_", "index_fill", "take", "put_",
+        "embedding", "embedding_bag", "one_hot", "nll_loss", "cross_entropy", "multinomial",
+        "repeat_interleave", "_assert_async", "cholesky", "inv", "solve", "lu", "eigh", "svd",
+        "inverse", "linalg_cholesky", "linalg_inv", "linalg_solve", "linalg_eigh", "linalg_svd",
+        "cholesky_ex", "lstsq", "qr", "pinv", "det", "slogdet",
+    }
+)  # fmt: skip
 _QUERIES = frozenset(
     {
         "size", "dim", "ndimension", "numel", "nelement", "stride", "storage_offset", "is_contiguous",

@@ -175,6 +175,11 @@ class Recorder:
             return function(*args, **kwargs)
         if kind is calls.Kind.REFUSED:
             raise GraphBreak(*calls.refusal(function))
+        name = getattr(function, "__name__", "")
+        if name in calls.MAY_RAISE and self.machine is not None and self.machine.in_try():
+            raise GraphBreak(
+                BreakReason.MAY_RAISE_IN_TRY, f"{name} may raise at run time inside a try block"
+            )
         nodes = self._arguments(args), self._arguments(kwargs)
         versions = [(value, _version(value)) for value in args if type(value) is FakeTensor]
         try:
@@ -189,7 +194,6 @@ class Recorder:
             self._failed(function, error)
         if isinstance(result, torch.Tensor) and type(result) is not FakeTensor:
             result = self._fake_of(result)
-        name = getattr(function, "__name__", "")
         if type(result) is FakeTensor:
             if (
                 name.endswith("_")

@@ -130,9 +130,41 @@ class Machine:
             return TracedGenerator(self, frame)
         return self.run(frame)
 
+    def in_try(self) -> bool:
+        """Whether a handler of the program would catch an error of a tensor operation."""
+        return any(
+            frame.op.handler >= 0 and _catches(frame, frame.op.handler) for frame in self.frames
+        )
+
     def user_frame(self) -> Frame | None:
         """The innermost frame."""
         return self.frames[-1] if self.frames else None
+
+
+# What tensor operations raise at run time, and the bases of those.
+_RUN_TIME_ERRORS = frozenset(
+    {
+        "RuntimeError", "IndexError", "Exception", "BaseException", "ZeroDivisionError",
+        "ArithmeticError", "LookupError", "ValueError", "LinAlgError", "_LinAlgError",
+    }
+)  # fmt: skip
+
+
+def _catches(frame: Frame, start: int) -> bool:
+    """Whether the handler at `start` is an `except` clause that names such an error, or all."""
+    ops = frame.ops
+    if ops[start].name != "PUSH_EXC_INFO":
+        return False
+    if ops[start + 1].name == "POP_TOP":
+        return True
+    for op in ops[start + 1 :]:
+        if op.name == "WITH_EXCEPT_START":
+            return False
+        if op.name in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_NAME") and op.value in _RUN_TIME_ERRORS:
+            return any(later.name == "CHECK_EXC_MATCH" for later in ops[op.index : op.index + 12])
+        if op.name in ("RERAISE", "POP_EXCEPT"):
+            return False
+    return False
 
 
 def free_and_cells(frame: Frame) -> None:

@@ -15,18 +15,39 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.errors import BreakReason, GraphBreak
+from dynamo.source import ConstantSource
 from dynamo.values import attributes, modules, operators
 from dynamo.values.generators import TracedCallable
 from dynamo.values.native import call_native
 from dynamo.values.rules import RULES
 from dynamo.values.states import NAMED_RULES
 from dynamo.values.torch_functions import is_leaf
+from dynamo.values.wrap import is_constant
 
 if TYPE_CHECKING:
     from dynamo.machine.interpreter import Machine
 
 __all__ = ["call", "construct", "instantiate", "is_marked", "keyword_arguments"]
 
+# Their functions run the program's code under a state of their own.
+_REGION_MODULES = frozenset(
+    {
+        "torch.utils.checkpoint",
+        "torch._functorch.apis",
+        "torch._functorch.vmap",
+        "torch._functorch.eager_transforms",
+        "torch.autograd",
+        "torch.autograd.graph",
+        "torch.autograd.functional",
+        "torch.autograd.forward_ad",
+        "torch.amp.autocast_mode",
+        "torch.random",
+        "torch.serialization",
+        "torch.cuda",
+        "torch.cuda.graphs",
+        "torch.profiler.profiler",
+    }
+)
 _MARKS = ("_torchdynamo_disable", "_dynamo_disable", "_dynamo_allow_in_graph")
 _NATIVE = (
     types.BuiltinFunctionType,
@@ -112,6 +133,11 @@ def _function(
             rule = NAMED_RULES.get((function.__module__, function.__qualname__))
             if rule is not None:
                 return rule(machine, args, kwargs)
+            if function.__module__ in _REGION_MODULES:
+                raise GraphBreak(
+                    BreakReason.UNSUPPORTED_CALL,
+                    f"{function.__module__}.{function.__qualname__} is not captured",
+                )
         if is_leaf(function):
             return call_native(machine, function, args, kwargs)
         if is_marked(function):
@@ -144,6 +170,10 @@ def _object(
     kind = type(function)
     wrapped = getattr(function, "__wrapped__", None)
     if isinstance(function, functools._lru_cache_wrapper):
+        if _known_outside(machine, function, args, kwargs):
+            # The cache answers the same in every later call: asking it now is what eager does.
+            result = function(*args, **kwargs)
+            return machine.session.wrap(result, ConstantSource(result))
         return call(machine, wrapped, args, kwargs, resumable=resumable)
     if kind is operator.attrgetter:
         return _attrgetter(machine, function, args)
@@ -167,6 +197,26 @@ def _object(
     if isinstance(bound, types.MethodType):
         return call(machine, bound, args, kwargs, resumable=resumable)
     return call_native(machine, function, args, kwargs)
+
+
+def _known_outside(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> bool:
+    """Whether a memoised function and all its arguments exist outside of the capture."""
+    session = machine.session
+    if session.is_created(function) or session.is_created(function.__wrapped__):
+        return False
+    return all(
+        is_constant(value)
+        or (
+            session.source_of(value) is not None
+            and not session.is_created(value)
+            and id(value) not in session.shadows_by_copy
+            and not isinstance(value, torch.Tensor | tuple)
+            and id(value) not in session.instance_dicts
+        )
+        for value in (*args, *kwargs.values())
+    )
 
 
 def _attrgetter(machine: Machine, getter: Any, args: tuple[Any, ...]) -> Any:

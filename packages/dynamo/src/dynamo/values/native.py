@@ -81,6 +81,8 @@ def call_native(
         owner = receiver
     elif isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType) and args:
         owner = args[0]
+    if owner is not None:
+        session.check_iterator(owner)
     if isinstance(owner, dict | list | set | collections.deque):
         return _container_method(machine, function, owner, name, args, kwargs)
     if isinstance(owner, FakeTensor) or _is_torch(function):
@@ -208,6 +210,7 @@ def _mapping_argument(machine: Machine, value: Any) -> Any:
 
 def _iterable_argument(machine: Machine, value: Any) -> Any:
     kind = type(value)
+    machine.session.check_iterator(value)
     if kind in (list, tuple, str, range, set, frozenset) or isinstance(value, _ITERATOR_TYPES):
         return value
     return operators.iterate(machine, value)
@@ -224,6 +227,7 @@ def native_arguments(
 
 def _argument(machine: Machine, value: Any) -> Any:
     kind = type(value)
+    machine.session.check_iterator(value)
     if kind in CONSTANTS or kind is FakeTensor or kind is range:
         return value
     if kind is list or kind is tuple:

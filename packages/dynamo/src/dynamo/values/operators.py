@@ -575,6 +575,7 @@ def get_iterator(machine: Machine, value: Any) -> Any:
 
 def advance(machine: Machine, iterator: Any) -> Any:
     """`next(iterator)`."""
+    machine.session.check_iterator(iterator)
     if special(type(iterator), "__next__") is not None and not isinstance(
         iterator, UserIterator | SequenceIterator | TracedGenerator
     ):

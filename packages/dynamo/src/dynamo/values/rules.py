@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import abc
 import collections
-import copy
 import functools
 import inspect
 import operator
 import types
 import typing
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -586,15 +585,3 @@ def _cast(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 @rule(abc.ABCMeta.__instancecheck__)
 def _instancecheck(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return isinstance(args[1], args[0])
-
-
-@rule(copy.copy)
-def _copy(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    value = args[0]
-    kind = type(value)
-    if kind in CONSTANTS or isinstance(value, type | types.FunctionType):
-        return value
-    if kind in (list, dict, set, tuple, collections.OrderedDict, collections.deque):
-        operators.guard_keys(machine, value)
-        return copy.copy(value)
-    return machine.inline(cast("types.FunctionType", copy.copy), args, kwargs)

@@ -64,6 +64,7 @@ class Session:
         "guards",
         "instance_dicts",
         "numbers",
+        "outside_iterators",
         "reals",
         "recorder",
         "shadows",
@@ -82,6 +83,7 @@ class Session:
         self.shadows_by_copy: dict[int, Shadow] = {}
         self.instance_dicts: dict[int, Shadow] = {}
         self.fakes: dict[int, Any] = {}
+        self.outside_iterators: set[int] = set()
         self.numbers: dict[Source, Any] = {}
         self.reals: dict[int, Any] = {}
         self.global_writes: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
@@ -328,6 +330,11 @@ class Session:
     def new_object(self, value: Any, source: Source) -> Any:
         """Register an object from outside and guard its type."""
         return guard_new_object(self, value, source)
+
+    def check_iterator(self, value: Any) -> None:
+        """Refuse to advance an iterator from outside."""
+        if self.outside_iterators and id(value) in self.outside_iterators:
+            raise GraphBreak(BreakReason.UNSUPPORTED_VALUE, "an iterator from outside is advanced")
 
     def refuse(self, what: str) -> GraphBreak:
         """A value that cannot be followed."""

@@ -9,9 +9,11 @@ being compiled are answered yes.
 from __future__ import annotations
 
 import contextvars
+import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.utils.checkpoint
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
@@ -110,6 +112,28 @@ def _reset(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         writes[variable] = (variable, token.old)
 
 
+# -- logging ---------------------------------------------------------------------------------------------
+
+
+def _logging(name: str, level: int | None) -> None:
+    @rule(getattr(logging.Logger, name))
+    def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        wanted = args[1] if level is None else level
+        if args[0].isEnabledFor(wanted):
+            raise GraphBreak(BreakReason.OUTSIDE_EFFECT, "a message is logged")
+
+
+for _name, _level in (
+    ("debug", logging.DEBUG),
+    ("info", logging.INFO),
+    ("warning", logging.WARNING),
+    ("error", logging.ERROR),
+    ("critical", logging.CRITICAL),
+    ("log", None),
+):
+    _logging(_name, _level)
+
+
 # -- torch's state -------------------------------------------------------------------------------------
 
 
@@ -154,3 +178,20 @@ RULES[torch.jit.is_tracing] = _answer(False)
 RULES[torch.overrides.has_torch_function] = _answer(False)
 RULES[torch.overrides.has_torch_function_unary] = _answer(False)
 RULES[torch.overrides.has_torch_function_variadic] = _answer(False)
+
+
+@rule(torch.autograd.Function.apply.__func__, torch._C._FunctionBase.apply)
+def _function_apply(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a torch.autograd.Function is applied")
+
+
+@rule(torch.utils.checkpoint.checkpoint)
+def _checkpoint(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if torch.is_grad_enabled():
+        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "torch.utils.checkpoint runs a function")
+    from dynamo.values import calls  # it imports this module
+
+    settings = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop",
+                "preserve_rng_state")  # fmt: skip
+    named = {name: value for name, value in kwargs.items() if name not in settings}
+    return calls.call(machine, args[0], args[1:], named)

@@ -313,7 +313,15 @@ def _frozenset(session: Session, value: frozenset[Any], source: Source) -> Any:
 
 
 def _opaque_iterator(session: Session, value: Any, source: Source) -> Any:
-    raise session.refuse(f"{source.name()} is an iterator from outside ({type(value).__name__})")
+    """An iterator from outside is used up by looking at it: only real code may do that."""
+    found = session.sources.get(id(value))
+    if found is not None:
+        _same_object(session, found, source)
+        return value
+    session.guard(GuardKind.TYPE, source, type(value))
+    session.remember(value, source)
+    session.outside_iterators.add(id(value))
+    return value
 
 
 _WRAPPERS: dict[type, Callable[[Any, Any, Any], Any]] = {

@@ -11,6 +11,9 @@ from dynamo.machine.opcodes import (
     operators,
     strings,
 )
+from dynamo.values import copies as _copies  # registers its rules
+
+assert _copies is not None, "imported for its rules"
 
 __all__ = [
     "attributes",

@@ -1,0 +1,121 @@
+# ruff: noqa: ARG001 - one signature for all rules
+"""`copy.copy` and `copy.deepcopy`, by Python's protocol on the interpreter's values.
+
+Containers and plain objects are copied here; a class's own `__copy__`, `__deepcopy__` is interpreted. Objects that
+describe their state otherwise (`__reduce__`), and tensors copied deeply, are graph breaks.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import types
+from typing import TYPE_CHECKING, Any
+
+from dynamo.errors import BreakReason, GraphBreak
+from dynamo.values import attributes, operators
+from dynamo.values.rules import rule
+from dynamo.values.wrap import is_constant
+from primtorch.fake import FakeTensor
+
+if TYPE_CHECKING:
+    from dynamo.machine.interpreter import Machine
+
+__all__ = ["deep_copy", "shallow_copy"]
+
+_SHARED = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_CONTAINERS = (list, dict, set, tuple, collections.deque)
+
+
+@rule(copy.deepcopy)
+def _deepcopy(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    memo = args[1] if len(args) > 1 else kwargs.get("memo")
+    return deep_copy(machine, args[0], memo if memo is not None else {})
+
+
+@rule(copy.copy)
+def _copy(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return shallow_copy(machine, args[0])
+
+
+def shallow_copy(machine: Machine, value: Any) -> Any:
+    """`copy.copy(value)`."""
+    if is_constant(value) or isinstance(value, _SHARED):
+        return value
+    kind = type(value)
+    own = attributes.special(kind, "__copy__")
+    if own is not None:
+        return machine.inline(own, (value,), {})
+    if isinstance(value, FakeTensor):
+        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a tensor is copied by copy.copy")
+    made = _empty(machine, value)
+    return _fill(machine, value, made, lambda item: item)
+
+
+def deep_copy(machine: Machine, value: Any, memo: dict[Any, Any]) -> Any:
+    """`copy.deepcopy(value, memo)`."""
+    if is_constant(value) or isinstance(value, _SHARED):
+        return value
+    if isinstance(value, FakeTensor):
+        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a tensor is copied deeply")
+    known = memo.get(id(value))
+    if known is not None:
+        return known
+    own = attributes.special(type(value), "__deepcopy__")
+    if own is not None:
+        made = memo[id(value)] = machine.inline(own, (value, memo), {})
+        return made
+    if type(value) is tuple:
+        items = tuple(deep_copy(machine, item, memo) for item in value)
+        return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    made = memo[id(value)] = _empty(machine, value)
+    machine.session.keep(value)
+    return _fill(machine, value, made, lambda item: deep_copy(machine, item, memo))
+
+
+def _empty(machine: Machine, value: Any) -> Any:
+    kind: Any = type(value)
+    for name in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__new__"):
+        found = attributes.class_attribute(kind, name)
+        if isinstance(found, types.FunctionType | staticmethod) and not isinstance(value, tuple):
+            raise GraphBreak(
+                BreakReason.UNSUPPORTED_CALL, f"{kind.__qualname__} says itself how it is copied"
+            )
+    if isinstance(value, tuple):
+        made = tuple.__new__(kind, [machine.session.resolve(item) for item in value])
+    elif isinstance(value, collections.deque):
+        made = kind((), value.maxlen) if kind is collections.deque else kind.__new__(kind)
+    elif isinstance(value, _CONTAINERS):
+        made = kind.__new__(kind)
+        if isinstance(value, collections.defaultdict):
+            made.default_factory = value.default_factory
+    elif kind.__flags__ & (1 << 9):
+        made = object.__new__(kind)
+    else:
+        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, f"a {kind.__qualname__} is copied")
+    return machine.session.created(made)
+
+
+def _fill(machine: Machine, value: Any, made: Any, copied: Any) -> Any:
+    session = machine.session
+    if isinstance(value, dict):
+        operators.force(machine, value)
+        put = (
+            collections.OrderedDict.__setitem__
+            if isinstance(value, collections.OrderedDict)
+            else dict.__setitem__
+        )
+        for key in list(value.keys()) if type(value) is dict else list(dict.keys(value)):
+            put(made, copied(key), copied(dict.__getitem__(value, key)))
+    elif isinstance(value, list):
+        operators.force(machine, value)
+        list.extend(made, [copied(item) for item in list.__iter__(value)])
+    elif isinstance(value, set):
+        set.update(made, {copied(item) for item in set.__iter__(value)})
+    elif isinstance(value, collections.deque):
+        collections.deque.extend(made, [copied(item) for item in value])
+    if hasattr(value, "__dict__"):
+        own = session.instance_dict(value)
+        for name, item in own.items():
+            made.__dict__[name] = copied(session.resolve(item))
+    return made
