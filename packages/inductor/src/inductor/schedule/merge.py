@@ -160,26 +160,36 @@ def _plan(group: Group, buffers: Mapping[str, Buffer], escaping: AbstractSet[str
 def _keep(group: Group, member: Member, buffer: Buffer, policy: Mapping[str, Policy]) -> Policy:
     """How a value of one sweep reaches a later one."""
     if member.role == "pointwise":
-        operations = [
-            operation for stage in member.info.node.body.stages for operation in stage.operations
-        ]
-        weight = sum(operation_weight(operation.name) for operation in operations) - 1
+        weight, moved = _inner_cost(group, member)
         loads = member.info.accesses.loads
-        inner = frozenset(group.inner_variables)
-        moved = sum(
-            not inner.isdisjoint(free_symbols(substitute(index, member.mapping)))
-            for indices in loads.values()
-            for index in indices
-        )
         simple = all(
             policy.get(name, "store") != "hold" or _row_only(group, name) for name in loads
         )
-        if weight <= CHEAP_WEIGHT + len(loads) and moved <= CHEAP_LOADS and simple:
+        if weight <= CHEAP_WEIGHT and moved <= CHEAP_LOADS and simple:
             return "recompute"
     length = product(group.inner)
     if isinstance(length, int) and length * buffer.dtype.itemsize <= LONGEST_LOCAL_BYTES:
         return "local"
     return "store"
+
+
+def _inner_cost(group: Group, member: Member) -> tuple[int, int]:
+    """Work and loads of a pointwise member at each point of a sweep; what is hoisted is free."""
+    inner = frozenset(group.inner_variables)
+    weight = moved = 0
+    varies: list[bool] = []
+    for stage in member.info.node.body.stages:
+        for operation in stage.operations:
+            index = operation.index
+            own = index is not None and not inner.isdisjoint(
+                free_symbols(substitute(index, member.mapping))
+            )
+            varies.append(own or any(varies[operand] for operand in operation.operands))
+            if operation.name == "load":
+                moved += own
+            elif varies[-1] and operation.name != "store":
+                weight += operation_weight(operation.name)
+    return weight, moved
 
 
 def _row_only(group: Group, buffer: str) -> bool:
