@@ -142,6 +142,30 @@ def test_memory_of_dead_values_is_used_again(compare):
     assert any(program.memory.release)
 
 
+def test_a_kernel_writes_over_what_it_reads_last(compare):
+    def blocks(x, y):
+        middle = (x @ y).sin()
+        return ((middle @ y).exp() + middle) @ y
+
+    program = compare(blocks, SQUARE * 0.1, SQUARE * 0.1, tolerance=1e-4)
+    pairs = [pair for kernel in kernels(program) for pair in kernel.reuses]
+    assert len(pairs) == 1
+    (new, old) = pairs[0]
+    assert program.memory.places[new] == program.memory.places[old]
+
+
+def test_nothing_is_written_over_while_a_later_sweep_reads_it(compare):
+    def rows(x, y):
+        middle = (x @ y).sin()
+        return (torch.softmax(middle, -1) + middle.sum()) @ y
+
+    program = compare(rows, SQUARE * 0.1, SQUARE * 0.1, tolerance=1e-4)
+    for kernel in kernels(program):
+        for new, old in kernel.reuses:
+            seen = [o.buffer for _, o, _ in kernel.body.operations() if o.buffer in (new, old)]
+            assert seen == sorted(seen, key=lambda name: name == new)
+
+
 def test_unfused_is_one_kernel_a_node(lowered):
     graph = lowered(lambda x: F.softmax(x, -1), X)
     assert len(kernels(build(graph, fusing=False))) == len(graph.nodes)

@@ -185,6 +185,7 @@ def kernel_text(kernel: Kernel) -> str:
         how.append(f"tile i{first} x i{second} by {decisions.tile.size}")
     if decisions.reduction_split:
         how.append("split reduction")
+    how.extend(f"{new} over {old}" for new, old in kernel.reuses)
     if decisions.wide_index:
         how.append("64-bit index")
     lines.append("  " + ", ".join(how))

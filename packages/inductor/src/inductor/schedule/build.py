@@ -12,7 +12,7 @@ from inductor.schedule.decide import tiled
 from inductor.schedule.fusion import fuse, ordered
 from inductor.schedule.hoist import hoist_invariants
 from inductor.schedule.kernels import make_kernel
-from inductor.schedule.memory import plan_memory
+from inductor.schedule.memory import plan_memory, with_reuses
 from inductor.schedule.merge import merge
 from inductor.schedule.simplify import simplify_loops
 from inductor.schedule.split import split_kernels
@@ -50,8 +50,9 @@ def build(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Progra
         escaping |= {b for b in item.stores if len(fusion.writers[b]) > 1}
         steps.append(_kernel(f"k{len(steps)}", item, graph, escaping))
     graph, steps = split_kernels(graph, steps, everywhere=for_gpu)
-    schedule = Schedule(tuple(steps), tuple(fusion.notes))
-    return Program(graph, schedule, plan_memory(graph, steps))
+    memory = plan_memory(graph, steps)
+    final = tuple(with_reuses(step, memory) for step in steps)
+    return Program(graph, Schedule(final, tuple(fusion.notes)), memory)
 
 
 def _kernel(name: str, group: Group, graph: Graph, escaping: set[str]) -> Kernel:

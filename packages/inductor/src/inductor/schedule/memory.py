@@ -7,6 +7,7 @@ it reads last, element by element.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,9 +20,10 @@ from primtorch.symbolic import maximum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from inductor.ir.kernel import Step
-    from inductor.ir.nodes import Buffer, Graph
+    from inductor.ir.nodes import Buffer, Graph, LoopBody
     from inductor.ir.operations import Size
 
 ALIGNMENT = 64
@@ -51,9 +53,17 @@ def plan_memory(graph: Graph, steps: Sequence[Step]) -> MemoryPlan:
             places[name] = Place("output")
         else:
             arena.append(name)
-    offsets, total = _pack(arena, graph.buffers, first, last)
+    heir_of = _heirs(set(arena), graph.buffers, steps, first, last)
+    owners = [name for name in arena if name not in heir_of]
+    end = dict(last)
+    for name in sorted(heir_of, key=first.__getitem__, reverse=True):
+        end[heir_of[name]] = max(end[heir_of[name]], end[name])
+    offsets, total = _pack(owners, graph.buffers, first, end)
     for name in arena:
-        places[name] = Place("arena", offsets[name])
+        owner = name
+        while owner in heir_of:
+            owner = heir_of[owner]
+        places[name] = Place("arena", offsets[owner])
     allocate: list[list[str]] = [[] for _ in steps]
     release: list[list[str]] = [[] for _ in steps]
     for name, place in places.items():
@@ -69,6 +79,75 @@ def _main_device(graph: Graph, steps: Sequence[Step]) -> torch.device:
     devices = [step.device for step in steps if isinstance(step, Kernel)]
     devices += [buffer.device for buffer in graph.buffers.values()]
     return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
+
+
+def _heirs(
+    arena: AbstractSet[str],
+    buffers: Mapping[str, Buffer],
+    steps: Sequence[Step],
+    first: Mapping[str, int],
+    last: Mapping[str, int],
+) -> dict[str, str]:
+    """Buffers that take over the memory of another one, which their kernel reads for the last time."""
+    heirs: dict[str, str] = {}
+    for number, step in enumerate(steps):
+        if not isinstance(step, Kernel):
+            continue
+        dying = [
+            name
+            for name in sorted(step.body.reads & arena)
+            if last[name] == number and first[name] != number
+        ]
+        born = [name for name in sorted(step.body.writes & arena) if first[name] == number]
+        for name in born:
+            for old in dying:
+                if buffer_size(buffers[name]) != buffer_size(buffers[old]):
+                    continue
+                if may_overwrite(step.body, old, name, buffers):
+                    heirs[name] = old
+                    dying.remove(old)
+                    break
+    return heirs
+
+
+def may_overwrite(body: LoopBody, old: str, new: str, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether `new` may lie where `old` lies: each element is read, by its own point, before."""
+    if buffers[old].dtype.itemsize != buffers[new].dtype.itemsize:
+        return False
+    stored: Size | None = None
+    indices: set[Size] = set()
+    for _, operation, _ in body.operations():
+        if operation.buffer == new:
+            if operation.name != "store" or operation.attribute != "set" or stored is not None:
+                return False
+            stored = operation.index
+        elif operation.buffer == old:
+            if operation.name != "load" or operation.index is None or stored is not None:
+                return False  # read after it was overwritten
+            indices.add(operation.index)
+    return stored is not None and indices == {stored}
+
+
+def with_reuses(step: Step, plan: MemoryPlan) -> Step:
+    """A kernel that knows which of its arguments share memory."""
+    if not isinstance(step, Kernel):
+        return step
+    placed = {
+        argument.buffer: plan.places[argument.buffer].offset
+        for argument in step.arguments
+        if plan.places[argument.buffer].kind == "arena"
+    }
+    reads = {
+        placed[a.buffer]: a.buffer
+        for a in step.arguments
+        if a.access == "read" and a.buffer in placed
+    }
+    pairs = tuple(
+        (argument.buffer, reads[placed[argument.buffer]])
+        for argument in step.arguments
+        if argument.access == "write" and placed.get(argument.buffer) in reads
+    )
+    return replace(step, reuses=pairs) if pairs else step
 
 
 def _lifetimes(graph: Graph, steps: Sequence[Step]) -> tuple[dict[str, int], dict[str, int]]:
