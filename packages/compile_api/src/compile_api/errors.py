@@ -7,7 +7,6 @@
         BackendUnavailable                   a known backend that can't be loaded here
         CompilationFailed                    a fault of ours, in strict mode; translates the stages'
         ResultDiffers                        under options={"verify": True}: a graph isn't eager's equal
-        RecompileRefused                     under set_stance("fail_on_recompile")
         ArtifactRefused(ValueError)          a portable cache file of another version, or damaged
     CompileWarning(UserWarning)              a fault of ours that was survived: eager ran instead
 
@@ -33,7 +32,6 @@ __all__ = [
     "InvalidArgument",
     "InvalidOption",
     "NotCallable",
-    "RecompileRefused",
     "ResultDiffers",
     "UnknownBackend",
     "UnknownMode",
@@ -181,18 +179,6 @@ class ResultDiffers(CompileApiError):
             f"  how: {how}\n"
             "  try: backend='aot_eager', then 'aot_eager_decomp', to tell which stage it is; please\n"
             "       report it with the output of compile_api.explain"
-        )
-
-
-class RecompileRefused(CompileApiError):
-    """A call needed a new compilation under `set_stance("fail_on_recompile")`."""
-
-    section = "recompile-refused"
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"{what} would be compiled again, and the stance is 'fail_on_recompile'\n"
-            "  try: call it as before, warm it up on these inputs first, or set another stance"
         )
 
 

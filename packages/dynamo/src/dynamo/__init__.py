@@ -19,9 +19,11 @@ from dynamo.errors import (
     CaptureError,
     DynamoError,
     InternalError,
+    RecompileRefused,
     UsageError,
 )
 from dynamo.options import DynamoOptions
+from dynamo.stance import set_stance
 
 __all__ = [
     "BackendCompilerFailed",
@@ -31,6 +33,7 @@ __all__ = [
     "DynamoError",
     "DynamoOptions",
     "InternalError",
+    "RecompileRefused",
     "UsageError",
     "__version__",
     "allow_in_graph",
@@ -44,4 +47,5 @@ __all__ = [
     "optimize",
     "register_backend",
     "reset",
+    "set_stance",
 ]

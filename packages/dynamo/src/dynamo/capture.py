@@ -9,6 +9,8 @@ changed by a capture, whatever its outcome.
 
 from __future__ import annotations
 
+import dis
+import linecache
 import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -96,6 +98,8 @@ def capture(request: Request) -> Captured:
         CaptureError: `fullgraph` and a graph break.
         BackendError: the backend failed.
     """
+    if request.observer is not None:
+        request.observer("00_bytecode.txt", _bytecode_text(request.function.__code__))
     breaks: dict[int, tuple[BreakReason, str]] = {}
     for _ in range(_ATTEMPTS):
         try:
@@ -103,6 +107,21 @@ def capture(request: Request) -> Captured:
         except Restart:
             continue
     raise SkipFrame("too many places where capture cannot go on")
+
+
+def _bytecode_text(code: CodeType) -> str:
+    """The instructions of a code object as captured, the user's line above each group of them."""
+    lines = [f"{code.co_qualname}, {code.co_filename}:{code.co_firstlineno}"]
+    shown: int | None = None
+    for instruction in dis.get_instructions(code):
+        at = instruction.positions.lineno if instruction.positions is not None else None
+        if at is not None and at != shown:
+            shown = at
+            lines += ["", f"{at:5}  {linecache.getline(code.co_filename, at).strip()}"]
+        mark = ">>" if instruction.is_jump_target else "  "
+        what = f"{instruction.opname:28} {instruction.argrepr}".rstrip()
+        lines.append(f"{mark} {instruction.offset:5}  {what}")
+    return "\n".join(lines)
 
 
 def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Captured:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo._native import CodeCache, CompiledFunction, run_original
 from dynamo.capture import Captured, Request, UserError, capture
 from dynamo.emit.resume import Resume
-from dynamo.errors import DynamoError, InternalError, SkipFrame
+from dynamo.errors import DynamoError, InternalError, RecompileRefused, SkipFrame
 from dynamo.graph.sizes import History
 
 if TYPE_CHECKING:
@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
+    from dynamo._native import Entry
     from dynamo.options import DynamoOptions
 
-__all__ = ["Compiler", "forget_all"]
+__all__ = ["Compiler", "forget_all", "take_stance"]
 
 _log = logging.getLogger("dynamo")
 _lock = threading.RLock()
@@ -38,6 +39,30 @@ def forget_all() -> None:
     with _lock:
         for compiler in list(_live):
             compiler.forget()
+
+
+class _Stance:
+    """The stance of the process: read on each miss, changed by `take_stance` only."""
+
+    __slots__ = ("name",)
+
+    def __init__(self) -> None:
+        self.name = "default"
+
+
+_stance = _Stance()
+
+
+def take_stance(name: str) -> str:
+    """Change the stance of the process; returns the former one. See `dynamo.stance`."""
+    with _lock:
+        former, _stance.name = _stance.name, name
+        for compiler in list(_live):
+            if name == "force_eager":
+                compiler.suspend()
+            elif former == "force_eager":
+                compiler.restore()
+        return former
 
 
 class Compiler:
@@ -63,6 +88,7 @@ class Compiler:
         self._resumes: dict[Any, Resume] = {}
         self._warned: set[CodeType] = set()
         self._caches: list[CodeCache] = []
+        self._suspended: list[tuple[CodeCache, tuple[Entry, ...]]] = []
         _live.add(self)
 
     def compile(self, function: types.FunctionType) -> CompiledFunction:
@@ -75,12 +101,27 @@ class Compiler:
         self._caches.append(cache)
         return cache
 
+    def suspend(self) -> None:
+        """Take the entries out of the caches until `restore`."""
+        for cache in self._caches:
+            if cache.entries:
+                self._suspended.append((cache, cache.entries))
+                cache.clear()
+
+    def restore(self) -> None:
+        """Put back what `suspend` took out."""
+        for cache, entries in self._suspended:
+            for entry in reversed(entries):
+                cache.add(entry)
+        self._suspended.clear()
+
     def forget(self) -> None:
         """Drop all entries, and what was learnt about sizes."""
         for cache in self._caches:
             cache.clear()
             if not cache.code.co_flags & _GENERATOR_LIKE:
                 cache.miss = self.miss
+        self._suspended.clear()
         self.captured.clear()
         self.skipped.clear()
         self.history.clear()
@@ -98,6 +139,8 @@ class Compiler:
         with _lock:
             found = cache.lookup(function, slots)  # another thread may have made it meanwhile
             if found is None:
+                if self._stays_eager(cache, function, slots):
+                    return run_original(function, slots)
                 if len(cache.entries) >= self.options.recompile_limit:
                     self._limit(cache, function, slots)
                     return run_original(function, slots)
@@ -123,6 +166,25 @@ class Compiler:
                 found = captured.entry, inputs
         entry, inputs = found
         return entry.run(function, slots, inputs)
+
+    def _stays_eager(
+        self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
+    ) -> bool:
+        """Whether the stance keeps this call from being captured; raises if it forbids the call."""
+        if _stance.name == "default":
+            return False
+        if _stance.name == "force_eager":
+            return True
+        if not cache.entries:
+            return False
+        if _stance.name == "fail_on_recompile":
+            failed = cache.entries[0].program.explain(slots, function)
+            raise RecompileRefused(
+                f"{function.__qualname__} would be compiled again, and the stance is "
+                f"'fail_on_recompile'\n  why: {failed}\n"
+                "  try: warm it up on these inputs first, or set another stance"
+            )
+        return True
 
     def _run_raising(
         self, function: types.FunctionType, slots: tuple[Any, ...], error: UserError

@@ -4,6 +4,7 @@
     |-- CaptureError            fullgraph=True met something that needs a graph break
     |-- BackendError            the backend raised, or returned what it must not (also BackendCompilerFailed)
     |-- InternalError           a fault of this package; outside strict mode the call runs eagerly
+    |-- RecompileRefused        a call that no entry serves, under the stance "fail_on_recompile"
     `-- UsageError              a wrong argument of the public face (also ValueError)
 
 `GraphBreak` and `Restart` steer the interpreter and never leave it: they derive from `BaseException` so that
@@ -24,6 +25,7 @@ __all__ = [
     "DynamoError",
     "GraphBreak",
     "InternalError",
+    "RecompileRefused",
     "Restart",
     "UsageError",
     "describe_break",
@@ -140,6 +142,10 @@ BackendCompilerFailed = BackendError
 
 class InternalError(DynamoError):
     """A fault of this package, with the instruction at which it happened."""
+
+
+class RecompileRefused(DynamoError, RuntimeError):
+    """Under the stance "fail_on_recompile" a call came that no entry serves."""
 
 
 class UsageError(DynamoError, ValueError):
