@@ -458,8 +458,13 @@ def _differentiable_backward(
             "to backward through the graph a second time or if you need to access saved tensors "
             "after calling backward."
         )
-    for primal, version in zip(ctx.primals, ctx.versions, strict=True):
-        if isinstance(primal, torch.Tensor) and primal._version != version:
+    # What the function itself changes was read before the change: running statistics, mostly.
+    own = {mutation.input for mutation in compiled.metadata.mutations}
+    positions = compiled.metadata.graph_inputs
+    for position, primal, version in zip(positions, ctx.primals, ctx.versions, strict=True):
+        if position in own or not isinstance(primal, torch.Tensor):
+            continue
+        if primal._version != version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an "
                 f"inplace operation: [{primal.type()} {list(primal.shape)}] is at version "

@@ -55,6 +55,11 @@ def is_tangent(node: fx.Node) -> bool:
     return bool(tag) and tag["kind"] == "tangent"
 
 
+def draws_seed(node: fx.Node) -> bool:
+    """Whether the node is the seed of a graph's random numbers."""
+    return node.op == "call_function" and node.target is torch.ops.primtorch.draw_seed.default
+
+
 def joint_outputs(joint: fx.GraphModule) -> tuple[object, ...]:
     """The output tuple of a graph."""
     output = next(iter(reversed(joint.graph.nodes)))
@@ -85,7 +90,9 @@ def split(joint: fx.GraphModule, forward_outputs: int, saved: Iterable[fx.Node])
     late = tangent_dependent(joint)
     wanted = dict.fromkeys(saved)
     needed, order = _backward_order(joint, gradients, wanted, late)
-    crossing = [node for node in wanted if node in needed]
+    # Seeds always cross: gradients of gradients run the forward again with the same numbers.
+    wanted.update(dict.fromkeys(node for node in joint.graph.nodes if draws_seed(node)))
+    crossing = [node for node in wanted if node in needed or draws_seed(node)]
     crossing.sort(key=lambda node: isinstance(node.meta["val"], FakeTensor))
     forward, positions = _forward_graph(joint, results, crossing, mutated)
     backward = _backward_graph(joint, gradients, crossing, order)
@@ -201,6 +208,8 @@ def _backward_graph(
                 "static": bool(tag and tag["static"]),
             },
         }
+        if draws_seed(node):
+            made.meta["draws_seed"] = True
         copied[node] = made
     for node in joint.graph.nodes:
         if node.op == "placeholder" and is_tangent(node):

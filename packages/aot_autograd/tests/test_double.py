@@ -1,0 +1,104 @@
+"""Gradients of gradients: compiled, equal to eager, and differentiable again."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import randn
+
+import aot_autograd
+
+
+def second_order(function, inputs):
+    inputs = [t.detach().clone().requires_grad_() for t in inputs]
+    outputs = function(*inputs)
+    first = torch.autograd.grad(outputs.sum(), inputs, create_graph=True)
+    penalty = sum((g * g).sum() for g in first)
+    return [*first, *torch.autograd.grad(penalty, inputs, allow_unused=True)]
+
+
+FUNCTIONS = {
+    "saved activation": lambda x: x.exp().tanh(),
+    "softmax": lambda x: F.softmax(x, -1) ** 2,
+    "layer norm": lambda x, w: F.layer_norm(x, (4,), w) ** 2,
+    "product": lambda x, w: (x @ w).sin(),
+    "in place": lambda x, w: (x * w).sin_().mul_(w),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_gradient_penalty(name, graph_runner):
+    torch.manual_seed(0)
+    shapes = {
+        "layer norm": [(3, 4), (4,)],
+        "product": [(3, 4), (4, 2)],
+        "in place": [(4,), (4,)],
+    }.get(name, [(3, 4)])
+    inputs = [randn(*shape) for shape in shapes]
+    function = FUNCTIONS[name]
+    compiled = aot_autograd.aot_function(function, graph_runner, options={"verify": True})
+    for want, got in zip(
+        second_order(function, inputs), second_order(compiled, inputs), strict=True
+    ):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_hessian_vector_product(graph_runner):
+    compiled = aot_autograd.aot_function(lambda x: (x**3).sum(), graph_runner)
+    x, v = randn(5).requires_grad_(), randn(5)
+    (gradient,) = torch.autograd.grad(compiled(x), x, create_graph=True)
+    (product,) = torch.autograd.grad(gradient @ v, x)
+    torch.testing.assert_close(product, 6 * x.detach() * v)
+
+
+def test_third_order(graph_runner):
+    compiled = aot_autograd.aot_function(lambda x: (x**4).sum(), graph_runner)
+    x = randn(3).requires_grad_()
+    value = compiled(x)
+    for _ in range(3):
+        (value,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+    torch.testing.assert_close(value.detach(), 24 * x.detach())
+
+
+def test_random_numbers_of_the_call_are_used_again(graph_runner):
+    compiled = aot_autograd.aot_function(lambda x: F.dropout(x, 0.5) ** 2, graph_runner)
+    x = torch.ones(64).requires_grad_()
+    out = compiled(x)
+    (gradient,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+    assert torch.equal(gradient != 0, out != 0)
+    (second,) = torch.autograd.grad(gradient.sum(), x)
+    torch.testing.assert_close(second, (out.detach() != 0) * 8.0)
+
+
+def test_batch_norm_statistics_do_not_stand_in_the_way(graph_runner):
+    def function(x, mean, var):
+        return F.batch_norm(x, mean, var, training=True) ** 3
+
+    results = []
+    for one in (function, aot_autograd.aot_function(function, graph_runner)):
+        torch.manual_seed(0)
+        x, mean, var = randn(6, 3).requires_grad_(), torch.zeros(3), torch.ones(3)
+        (gradient,) = torch.autograd.grad(one(x, mean, var).sum(), x, create_graph=True)
+        (second,) = torch.autograd.grad((gradient**2).sum(), x)
+        results.append((gradient.detach(), second, mean, var))
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
+
+
+def test_an_input_changed_in_between_raises_eagers_error(graph_runner):
+    compiled = aot_autograd.aot_function(lambda x, w: x.sin() + w, graph_runner)
+    x, w = randn(3).requires_grad_(), randn(3)
+    out = compiled(x, w)
+    with torch.no_grad():
+        x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(out.sum(), x, create_graph=True)
+
+
+def test_switched_off(graph_runner):
+    compiled = aot_autograd.aot_function(
+        lambda x: x.sin(), graph_runner, options={"double_backward": False}
+    )
+    x = randn(3).requires_grad_()
+    out = compiled(x)
+    torch.autograd.grad(out.sum(), x, retain_graph=True)
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(out.sum(), x, create_graph=True)
