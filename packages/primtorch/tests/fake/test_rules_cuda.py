@@ -42,7 +42,7 @@ def test_attention(backend) -> None:
     for layout, width, tokens, causal, dropout, masked in itertools.product(
         ("heads", "tokens"), (64, 128), (32, 77), (False, True), (0.0, 0.1), (False, True)
     ):
-        if masked and (causal or backend in (SDPBackend.FLASH_ATTENTION,)):
+        if masked and (causal or backend is SDPBackend.FLASH_ATTENTION):
             continue
         shape = (2, 4, tokens, width)
         make = (

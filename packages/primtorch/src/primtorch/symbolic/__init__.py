@@ -29,7 +29,6 @@ from primtorch.symbolic.expression import (
     minimum,
     modulo,
     product,
-    split_sum,
     substitute,
     text,
 )
@@ -60,6 +59,7 @@ from primtorch.symbolic.predicate import (
     negation,
 )
 from primtorch.symbolic.real import Real, RealSymbol, evaluate_real, real_symbols, text_real
+from primtorch.symbolic.simplify import split_sum
 
 if TYPE_CHECKING:
     import torch

@@ -27,7 +27,6 @@ from primtorch.symbolic.expression import (
     evaluate,
     maximum,
     minimum,
-    split_sum,
     substitute,
 )
 from primtorch.symbolic.predicate import (
@@ -43,6 +42,7 @@ from primtorch.symbolic.predicate import (
     predicate_symbols,
 )
 from primtorch.symbolic.real import Real, RealSymbol, evaluate_real, real_symbols
+from primtorch.symbolic.simplify import split_sum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -15,22 +15,19 @@ original is defined: `(n * a) // n` is `a` although the former divides by zero f
 # ruff: noqa: D102 - an overriding method has its contract in Expression
 from __future__ import annotations
 
-import math
 import threading
-from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from weakref import WeakValueDictionary
 
 from primtorch.errors import UnboundSymbolError
+from primtorch.symbolic.interval import Bounds, floor_div_bounds, multiply_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
 
-Bounds = tuple[int | None, int | None]
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-_MEMO_SIZE = 1 << 15
 _EMPTY: frozenset[Symbol] = frozenset()
 
 
@@ -78,34 +75,34 @@ class Expression:
     # ---- arithmetic: returns int when the result is constant
     def __add__(self, other: int | Expression) -> int | Expression:
         if isinstance(other, (int, Expression)):
-            return _add(self, other)
+            return _rules.add(self, other)
         return NotImplemented
 
     __radd__ = __add__
 
     def __sub__(self, other: int | Expression) -> int | Expression:
         if isinstance(other, int):
-            return _add(self, -other)
+            return _rules.add(self, -other)
         if isinstance(other, Expression):
-            return _add(self, _scale(other, -1))
+            return _rules.add(self, _rules.scale(other, -1))
         return NotImplemented
 
     def __rsub__(self, other: int) -> int | Expression:
         if isinstance(other, int):
-            return _add(_scale(self, -1), other)
+            return _rules.add(_rules.scale(self, -1), other)
         return NotImplemented
 
     def __neg__(self) -> int | Expression:
-        return _scale(self, -1)
+        return _rules.scale(self, -1)
 
     def __pos__(self) -> Expression:
         return self
 
     def __mul__(self, other: int | Expression) -> int | Expression:
         if isinstance(other, int):
-            return _scale(self, other)
+            return _rules.scale(self, other)
         if isinstance(other, Expression):
-            return _multiply(self, other)
+            return _rules.multiply(self, other)
         return NotImplemented
 
     __rmul__ = __mul__
@@ -225,7 +222,7 @@ _INTERN_LOCK = threading.Lock()
 _E = TypeVar("_E", bound=Expression)
 
 
-def _intern(kind: type[_E], *fields: object) -> _E:
+def intern(kind: type[_E], *fields: object) -> _E:
     """The one object for `kind(*fields)`; `fields` are in the order of `kind.__match_args__`."""
     key = (kind, *fields)
     found = _INTERNED.get(key)
@@ -259,7 +256,7 @@ class Symbol(Expression):
         """The symbol of this name and inclusive range; an empty range raises ValueError."""
         if lower is not None and upper is not None and lower > upper:
             raise ValueError(f"symbol {name!r} has an empty range [{lower}, {upper}]")
-        return _intern(cls, name, lower, upper)
+        return intern(cls, name, lower, upper)
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Symbol, (self.name, self.lower, self.upper))
@@ -301,7 +298,7 @@ class Sum(Expression):
     terms: tuple[tuple[Expression, int], ...]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_sum_of, (self.constant, self.terms))
+        return (_rules.sum_of, (self.constant, self.terms))
 
     def _compute_free(self) -> frozenset[Symbol]:
         return _EMPTY.union(*(term.free_symbols for term, _ in self.terms))
@@ -355,7 +352,7 @@ class Product(Expression):
     factors: tuple[Expression, ...]
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_product_of, (self.factors,))
+        return (_rules.product_of, (self.factors,))
 
     def _compute_free(self) -> frozenset[Symbol]:
         return _EMPTY.union(*(factor.free_symbols for factor in self.factors))
@@ -363,7 +360,7 @@ class Product(Expression):
     def _compute_bounds(self) -> Bounds:
         bounds: Bounds = (1, 1)
         for factor in self.factors:
-            bounds = _multiply_bounds(bounds, factor.bounds())
+            bounds = multiply_bounds(bounds, factor.bounds())
         return bounds
 
     def _compute_text(self) -> str:
@@ -407,7 +404,7 @@ class FloorDiv(_Quotient):
         return (floor_div, (self.dividend, self.divisor))
 
     def _compute_bounds(self) -> Bounds:
-        return _floor_div_bounds(bounds(self.dividend), bounds(self.divisor))
+        return floor_div_bounds(bounds(self.dividend), bounds(self.divisor))
 
     def _compute_text(self) -> str:
         return f"({_operand(self.dividend)} // {_operand(self.divisor)})"
@@ -471,7 +468,7 @@ class Maximum(_Extreme):
     __slots__ = ()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_maximum_of, (self.arguments,))
+        return (_rules.largest, (self.arguments,))
 
     def _compute_bounds(self) -> Bounds:
         lows, highs = zip(*map(bounds, self.arguments), strict=True)
@@ -488,7 +485,7 @@ class Maximum(_Extreme):
         return visitor.maximum(self.arguments)
 
     def _rebuild(self, change: _Change) -> int | Expression:
-        return _maximum_of(tuple(map(change, self.arguments)))
+        return _rules.largest(tuple(map(change, self.arguments)))
 
 
 class Minimum(_Extreme):
@@ -497,7 +494,7 @@ class Minimum(_Extreme):
     __slots__ = ()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_minimum_of, (self.arguments,))
+        return (_rules.smallest, (self.arguments,))
 
     def _compute_bounds(self) -> Bounds:
         lows, highs = zip(*map(bounds, self.arguments), strict=True)
@@ -514,7 +511,7 @@ class Minimum(_Extreme):
         return visitor.minimum(self.arguments)
 
     def _rebuild(self, change: _Change) -> int | Expression:
-        return _minimum_of(tuple(map(change, self.arguments)))
+        return _rules.smallest(tuple(map(change, self.arguments)))
 
 
 # ---------------------------------------------------------------- total over int | Expression
@@ -554,28 +551,28 @@ def maximum(left: int | Expression, right: int | Expression) -> int | Expression
     """The larger of two values."""
     if isinstance(left, int) and isinstance(right, int):
         return max(left, right)
-    return _maximum_of((left, right))
+    return _rules.largest((left, right))
 
 
 def minimum(left: int | Expression, right: int | Expression) -> int | Expression:
     """The smaller of two values."""
     if isinstance(left, int) and isinstance(right, int):
         return min(left, right)
-    return _minimum_of((left, right))
+    return _rules.smallest((left, right))
 
 
 def floor_div(dividend: int | Expression, divisor: int | Expression) -> int | Expression:
     """`dividend // divisor` with Python's floor semantics, simplified."""
     if isinstance(dividend, int) and isinstance(divisor, int):
         return dividend // divisor
-    return _floor_div(dividend, divisor)
+    return _rules.divide(dividend, divisor)
 
 
 def modulo(dividend: int | Expression, divisor: int | Expression) -> int | Expression:
     """`dividend % divisor`; the sign is the divisor's, as in Python."""
     if isinstance(dividend, int) and isinstance(divisor, int):
         return dividend % divisor
-    return _modulo(dividend, divisor)
+    return _rules.remainder(dividend, divisor)
 
 
 def product(values: Iterable[int | Expression]) -> int | Expression:
@@ -584,38 +581,6 @@ def product(values: Iterable[int | Expression]) -> int | Expression:
     for value in values:
         result = result * value
     return result
-
-
-# ---------------------------------------------------------------- constructors
-def _sort_key(pair: tuple[Expression, int]) -> str:
-    return pair[0].text()
-
-
-def split_sum(value: int | Expression) -> tuple[int, tuple[tuple[Expression, int], ...]]:
-    """`value` as (constant, ((term, coefficient), ...)); the terms are products or atoms."""
-    if isinstance(value, int):
-        return value, ()
-    if isinstance(value, Sum):
-        return value.constant, value.terms
-    return 0, ((value, 1),)
-
-
-def _sum_of(constant: int, terms: Iterable[tuple[Expression, int]]) -> int | Expression:
-    kept = [pair for pair in terms if pair[1]]
-    if not kept:
-        return constant
-    if len(kept) == 1:
-        if not constant and kept[0][1] == 1:
-            return kept[0][0]
-    else:
-        kept.sort(key=_sort_key)
-    return _intern(Sum, constant, tuple(kept))
-
-
-def _product_of(factors: tuple[Expression, ...]) -> Expression:
-    if len(factors) == 1:
-        return factors[0]
-    return _intern(Product, tuple(sorted(factors, key=Expression.text)))
 
 
 def _replaced(
@@ -632,343 +597,5 @@ def _operand(value: int | Expression) -> str:
     return text(value)
 
 
-@lru_cache(_MEMO_SIZE)
-def _add(left: Expression, right: int | Expression) -> int | Expression:
-    constant, terms = split_sum(left)
-    if isinstance(right, int):
-        return _sum_of(constant + right, terms) if right else left
-    merged = dict(terms)
-    other, more = split_sum(right)
-    for term, coefficient in more:
-        merged[term] = merged.get(term, 0) + coefficient
-    constant += other
-    if any(isinstance(term, Modulo) for term in merged):
-        return _join_quotients(constant, merged)
-    return _sum_of(constant, merged.items())
-
-
-def _join_quotients(constant: int, merged: dict[Expression, int]) -> int | Expression:
-    """Apply n * (x // n) + x % n -> x wherever both parts are there with matching coefficients."""
-    for term, coefficient in merged.items():
-        if not isinstance(term, Modulo) or not coefficient:
-            continue
-        whole = floor_div(term.dividend, term.divisor) * term.divisor * coefficient
-        offset, parts = split_sum(whole)
-        if parts and all(merged.get(part) == count for part, count in parts):
-            rest = {key: count for key, count in merged.items() if key is not term}
-            for part, _ in parts:
-                del rest[part]
-            return _sum_of(constant - offset, rest.items()) + term.dividend * coefficient
-    return _sum_of(constant, merged.items())
-
-
-@lru_cache(_MEMO_SIZE)
-def _scale(value: Expression, factor: int) -> int | Expression:
-    if factor == 0:
-        return 0
-    if factor == 1:
-        return value
-    constant, terms = split_sum(value)
-    return _sum_of(constant * factor, [(term, count * factor) for term, count in terms])
-
-
-@lru_cache(_MEMO_SIZE)
-def _multiply(left: Expression, right: Expression) -> int | Expression:
-    first, left_terms = split_sum(left)
-    second, right_terms = split_sum(right)
-    merged: dict[Expression, int] = {}
-    for term, count in left_terms:
-        if second:
-            merged[term] = merged.get(term, 0) + count * second
-        for other, times in right_terms:
-            both = _product_of(_factors(term) + _factors(other))
-            merged[both] = merged.get(both, 0) + count * times
-    if first:
-        for other, times in right_terms:
-            merged[other] = merged.get(other, 0) + first * times
-    if any(isinstance(term, Modulo) for term in merged):
-        return _join_quotients(first * second, merged)
-    return _sum_of(first * second, merged.items())
-
-
-def _factors(term: Expression) -> tuple[Expression, ...]:
-    return term.factors if isinstance(term, Product) else (term,)
-
-
-# ---------------------------------------------------------------- division
-@lru_cache(_MEMO_SIZE)
-def _floor_div(dividend: int | Expression, divisor: int | Expression) -> int | Expression:
-    if isinstance(divisor, int):
-        if divisor == 0:
-            raise ZeroDivisionError(f"({text(dividend)}) // 0")
-        if divisor < 0:
-            return _floor_div(dividend * -1, -divisor)
-        return dividend if divisor == 1 else _floor_div_constant(dividend, divisor)
-    whole, rest = _extract_multiples(dividend, divisor)
-    constant = _constant_quotient(rest, divisor)
-    if constant is not None:
-        return whole + constant
-    return whole + _intern(FloorDiv, rest, divisor)
-
-
-@lru_cache(_MEMO_SIZE)
-def _modulo(dividend: int | Expression, divisor: int | Expression) -> int | Expression:
-    if isinstance(divisor, int):
-        if divisor == 0:
-            raise ZeroDivisionError(f"({text(dividend)}) % 0")
-        if divisor < 0:
-            return _modulo(dividend * -1, -divisor) * -1
-        return 0 if divisor == 1 else _modulo_constant(dividend, divisor)
-    _, rest = _extract_multiples(dividend, divisor)
-    constant = _constant_quotient(rest, divisor)
-    if constant is not None:
-        return rest - divisor * constant
-    return _intern(Modulo, rest, divisor)
-
-
-def _extract_multiples(
-    dividend: int | Expression, divisor: Expression
-) -> tuple[int | Expression, int | Expression]:
-    """(whole, rest) with dividend == whole * divisor + rest, as much as is seen term by term."""
-    constant, terms = split_sum(dividend)
-    base, divisor_terms = split_sum(divisor)
-    if base == 0 and len(divisor_terms) == 1:
-        unit, size = divisor_terms[0]
-        needed = _factors(unit)
-        whole: int | Expression = 0
-        kept: list[tuple[Expression, int]] = []
-        for term, count in terms:
-            left = _without(_factors(term), needed) if count % size == 0 else None
-            if left is None:
-                kept.append((term, count))
-            else:
-                whole = whole + (_product_of(left) if left else 1) * (count // size)
-        return whole, _sum_of(constant, kept)
-    # A sum divides exactly when the ratio of one pair of terms explains every term.
-    unit, size = max(divisor_terms, key=_degree)
-    for term, count in sorted(terms, key=_degree, reverse=True):
-        left = _without(_factors(term), _factors(unit)) if count % size == 0 else None
-        if left is not None:
-            ratio = (_product_of(left) if left else 1) * (count // size)
-            rest = dividend - divisor * ratio
-            if len(split_sum(rest)[1]) < len(terms):
-                more, rest = _extract_multiples(rest, divisor)
-                return more + ratio, rest
-    return 0, dividend
-
-
-def _degree(pair: tuple[Expression, int]) -> int:
-    return len(_factors(pair[0]))
-
-
-def _without(
-    factors: tuple[Expression, ...], needed: tuple[Expression, ...]
-) -> tuple[Expression, ...] | None:
-    """`factors` less `needed`, or None when one is missing."""
-    left = list(factors)
-    for factor in needed:
-        if factor not in left:
-            return None
-        left.remove(factor)
-    return tuple(left)
-
-
-def _constant_quotient(dividend: int | Expression, divisor: int | Expression) -> int | None:
-    """The value of dividend // divisor if the bounds leave only one."""
-    low, high = bounds(dividend)
-    if isinstance(divisor, int):
-        if low is None or high is None:
-            return None
-        quotient = low // divisor
-        return quotient if quotient == high // divisor else None
-    if dividend == 0:
-        return 0
-    smallest = divisor.bounds()[0]
-    if smallest is None or smallest < 0:
-        return None
-    if low is not None and low >= 0:
-        gap = bounds(divisor - dividend)[0]
-        return 0 if gap is not None and gap >= 1 else None
-    if high is not None and high < 0:
-        gap = bounds(divisor + dividend)[0]
-        return -1 if gap is not None and gap >= 0 else None
-    return None
-
-
-def _floor_div_constant(dividend: int | Expression, divisor: int) -> int | Expression:
-    constant, terms = split_sum(dividend)
-    whole, rest_constant = divmod(constant, divisor)
-    result: int | Expression = whole
-    kept: list[tuple[Expression, int]] = []
-    for term, count in terms:
-        if count % divisor == 0:
-            result = result + term * (count // divisor)
-        else:
-            kept.append((term, count))
-    if not kept:
-        return result
-    rest = _sum_of(rest_constant, kept)
-    quotient = _constant_quotient(rest, divisor)
-    if quotient is not None:
-        return result + quotient
-    reduced = _drop_small_part(rest_constant, kept, divisor)
-    if reduced is not None:
-        value, _ = reduced
-        scale = math.gcd(divisor, *(count for _, count in split_sum(value)[1]))
-        return result + _floor_div(_divide_exactly(value, scale), divisor // scale)
-    if len(kept) == 1 and kept[0][1] == 1:
-        inner = kept[0][0]
-        if isinstance(inner, FloorDiv):
-            return result + _floor_div(
-                inner.dividend + inner.divisor * rest_constant, inner.divisor * divisor
-            )
-        if (
-            isinstance(inner, Modulo)
-            and not rest_constant
-            and isinstance(inner.divisor, int)
-            and inner.divisor % divisor == 0
-        ):
-            return result + _modulo_of_quotient(inner, divisor)
-    return result + _intern(FloorDiv, rest, divisor)
-
-
-def _modulo_of_quotient(inner: Modulo, divisor: int) -> int | Expression:
-    """(x % (a * n)) // n -> (x // n) % a."""
-    assert isinstance(inner.divisor, int)
-    return modulo(floor_div(inner.dividend, divisor), inner.divisor // divisor)
-
-
-def _modulo_constant(dividend: int | Expression, divisor: int) -> int | Expression:
-    constant, terms = split_sum(dividend)
-    rest_constant = constant % divisor
-    kept: list[tuple[Expression, int]] = []
-    opened = False
-    for term, count in terms:
-        if count % divisor == 0:
-            continue
-        if (
-            isinstance(term, Modulo)
-            and isinstance(term.divisor, int)
-            and count * term.divisor % divisor == 0
-        ):
-            opened = True
-        kept.append((term, count))
-    if not kept:
-        return rest_constant
-    if opened:
-        total: int | Expression = rest_constant
-        for term, count in kept:
-            inner = (
-                term.dividend
-                if isinstance(term, Modulo)
-                and isinstance(term.divisor, int)
-                and count * term.divisor % divisor == 0
-                else term
-            )
-            total = total + inner * count
-        return modulo(total, divisor)
-    rest = _sum_of(rest_constant, kept)
-    quotient = _constant_quotient(rest, divisor)
-    if quotient is not None:
-        return rest - quotient * divisor
-    reduced = _drop_small_part(rest_constant, kept, divisor)
-    if reduced is not None:
-        value, small = reduced
-        scale = math.gcd(divisor, *(count for _, count in split_sum(value)[1]))
-        return _modulo(_divide_exactly(value, scale), divisor // scale) * scale + small
-    return _intern(Modulo, rest, divisor)
-
-
-def _drop_small_part(
-    constant: int, terms: list[tuple[Expression, int]], divisor: int
-) -> tuple[Expression, int | Expression] | None:
-    """Split into (multiple of g, small) with g > 1 dividing `divisor`, 0 <= small < g, or None.
-
-    Then (multiple + small) // divisor == (multiple / g) // (divisor / g): the small part can't
-    carry.
-    """
-    for scale in sorted({math.gcd(count, divisor) for _, count in terms} - {1}, reverse=True):
-        large = [(term, count) for term, count in terms if count % scale == 0]
-        small = _sum_of(constant % scale, [pair for pair in terms if pair[1] % scale])
-        low, high = bounds(small)
-        if low is not None and high is not None and low >= 0 and high < scale:
-            value = _sum_of(constant - constant % scale, large)
-            assert isinstance(value, Expression)
-            return value, small
-    return None
-
-
-def _divide_exactly(value: int | Expression, divisor: int) -> int | Expression:
-    constant, terms = split_sum(value)
-    return _sum_of(constant // divisor, [(term, count // divisor) for term, count in terms])
-
-
-# ---------------------------------------------------------------- extremes
-@lru_cache(_MEMO_SIZE)
-def _maximum_of(arguments: tuple[int | Expression, ...]) -> int | Expression:
-    kept = _prune(arguments, Maximum, 1)
-    return kept[0] if len(kept) == 1 else _intern(Maximum, kept)
-
-
-@lru_cache(_MEMO_SIZE)
-def _minimum_of(arguments: tuple[int | Expression, ...]) -> int | Expression:
-    kept = _prune(arguments, Minimum, -1)
-    return kept[0] if len(kept) == 1 else _intern(Minimum, kept)
-
-
-def _prune(
-    arguments: tuple[int | Expression, ...], kind: type[_Extreme], sign: int
-) -> tuple[int | Expression, ...]:
-    """The arguments, flattened, less those known to be dominated; sorted by text."""
-    flat: dict[int | Expression, None] = {}
-    for argument in arguments:
-        inner = argument.arguments if isinstance(argument, kind) else (argument,)
-        flat.update(dict.fromkeys(inner))
-    kept: list[int | Expression] = []
-    for candidate in sorted(flat, key=text):
-        if any(_dominates(other, candidate, sign) for other in kept):
-            continue
-        kept = [other for other in kept if not _dominates(candidate, other, sign)]
-        kept.append(candidate)
-    return tuple(kept)
-
-
-def _dominates(left: int | Expression, right: int | Expression, sign: int) -> bool:
-    low, high = bounds(left - right)
-    return (low is not None and low >= 0) if sign > 0 else (high is not None and high <= 0)
-
-
-# ---------------------------------------------------------------- intervals
-def _multiply_bounds(left: Bounds, right: Bounds) -> Bounds:
-    low, high = left
-    other_low, other_high = right
-    if low is not None and low >= 0 and other_low is not None and other_low >= 0:
-        upper = None if high is None or other_high is None else high * other_high
-        return (low * other_low, 0 if high == 0 or other_high == 0 else upper)
-    if low is None or high is None or other_low is None or other_high is None:
-        return (0, 0) if left == (0, 0) or right == (0, 0) else (None, None)
-    corners = (low * other_low, low * other_high, high * other_low, high * other_high)
-    return (min(corners), max(corners))
-
-
-def _floor_div_bounds(dividend: Bounds, divisor: Bounds) -> Bounds:
-    small, large = divisor
-    if small is None or small < 0:
-        return (None, None)
-    small = max(small, 1)  # a divisor of zero has no value to bound
-    if large is not None and large < small:
-        return (None, None)
-    low, high = dividend
-    if low is None:
-        lower = None
-    elif low >= 0:
-        lower = 0 if large is None else low // large
-    else:
-        lower = low // small
-    if high is None:
-        upper = None
-    elif high >= 0:
-        upper = high // small
-    else:
-        upper = -1 if large is None else high // large
-    return (lower, upper)
+# The classes and the rules that make them need each other; the rules come last.
+from primtorch.symbolic import simplify as _rules  # noqa: E402

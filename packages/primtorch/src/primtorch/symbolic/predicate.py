@@ -23,11 +23,11 @@ from primtorch.symbolic.expression import (
     floor_div,
     free_symbols,
     product,
-    split_sum,
     substitute,
     text,
 )
 from primtorch.symbolic.real import Real, RealSymbol, evaluate_real, real_symbols, text_real
+from primtorch.symbolic.simplify import split_sum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
