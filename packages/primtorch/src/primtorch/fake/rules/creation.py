@@ -477,7 +477,8 @@ def native_dropout_backward(
     del mask
     result = clone(sizes, grad_output)
     if grad_output.device.type == "cuda":
-        result = grad_output.contiguous()
+        chosen = suggested_format(sizes, grad_output)
+        result = clone(sizes, grad_output, memory_format=chosen)
     return result.with_dtype(result_dtype((grad_output, scale)))
 
 

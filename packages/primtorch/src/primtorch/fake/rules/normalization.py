@@ -318,14 +318,20 @@ def native_batch_norm_backward(
     output_mask: Sequence[bool],
 ) -> tuple[TensorMeta | None, ...]:
     """Gradients of input, weight and bias, each if its mask is set."""
-    del running_mean, running_var, save_mean, save_invstd, train, eps
-    source = x if x.device.type == "cpu" else grad_out
-    stride = format_strides(sizes, source, x.shape, suggested_format(sizes, source))
+    del running_mean, running_var, save_mean, save_invstd, eps, grad_out
     channels = (weight or x).contiguous((x.shape[1],))
+    absent: TensorMeta | None = None
+    chosen = suggested_format(sizes, x)
+    if x.device.type != "cpu":
+        if not train:
+            chosen = torch.contiguous_format
+        elif chosen is not torch.contiguous_format:
+            absent = x.contiguous((0,), _accumulation(x))  # that kernel returns empty tensors
+    stride = format_strides(sizes, x, x.shape, chosen)
     return (
         TensorMeta(x.shape, stride, x.dtype, x.device) if output_mask[0] else None,
-        channels if output_mask[1] else None,
-        channels if output_mask[2] else None,
+        channels if output_mask[1] else absent,
+        channels if output_mask[2] else absent,
     )
 
 

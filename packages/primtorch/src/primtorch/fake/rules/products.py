@@ -311,7 +311,7 @@ def efficient_attention(
     batch, heads, tokens, _ = query.shape
     shape = _value_shape(query, value)
     padded = (tokens + 31) // 32 * 32 if compute_log_sumexp else 0
-    scalar = TensorMeta((), (), torch.int64, query.device)
+    scalar = TensorMeta((), (), torch.int64, torch.device("cpu"))  # outside of graph capture
     return (
         TensorMeta(shape, _token_major(shape), query.dtype, query.device),
         query.contiguous((batch, heads, padded), torch.float32),
