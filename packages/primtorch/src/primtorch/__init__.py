@@ -2,6 +2,7 @@
 
 from primtorch.__about__ import __version__
 from primtorch.attention import substitute
+from primtorch.conformance import ConformanceReport, check_backend
 from primtorch.coverage import coverage_report
 from primtorch.prims import PRIMS, is_prim
 from primtorch.registry import decomposes
@@ -10,8 +11,10 @@ from primtorch.tables import CORE_ATEN, DecompositionTable, decomposition_table
 __all__ = [
     "CORE_ATEN",
     "PRIMS",
+    "ConformanceReport",
     "DecompositionTable",
     "__version__",
+    "check_backend",
     "coverage_report",
     "decomposes",
     "decomposition_table",

@@ -298,7 +298,7 @@ def main(arguments=None):
             if failures:
                 failed[f"{full_name(info)} errors"] = failures
                 if not options.quiet:
-                    print(f"{full_name(info)} errors: {failures[0]}", flush=True)  # noqa: T201
+                    print(f"{full_name(info)} errors: {failures[0]}", flush=True)
             continue
         for name, dtype in DTYPES.items():
             if dtype not in info.supported_dtypes("cpu") or (

@@ -355,8 +355,17 @@ def narrow_copy(self: Tensor, dim: int, start: int, length: int) -> Tensor:
         raise RuntimeError("narrow() cannot be applied to a 0-dim tensor.")
     if dim >= self.dim():
         raise RuntimeError(f"narrow() expects a dimension below {self.dim()}, but got {dim}")
+    size = self.shape[dim]
+    if not -size <= start <= size:
+        raise IndexError(
+            f"start out of range (expected to be in range of [{-size}, {size}], but got {start})"
+        )
     if start < 0:
-        start = start + self.shape[dim]
+        start = start + size
+    if start > size - length:
+        raise RuntimeError(
+            f"start ({start}) + length ({length}) exceeds dimension size ({size})."
+        )
     return contiguous_copy(aten.slice.Tensor(self, dim, start, start + length))
 
 
