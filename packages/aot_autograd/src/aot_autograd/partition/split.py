@@ -94,7 +94,7 @@ def split(joint: fx.GraphModule, forward_outputs: int, saved: Iterable[fx.Node])
     wanted.update(dict.fromkeys(node for node in joint.graph.nodes if draws_seed(node)))
     crossing = [node for node in wanted if node in needed or draws_seed(node)]
     crossing.sort(key=lambda node: isinstance(node.meta["val"], FakeTensor))
-    forward, positions = _forward_graph(joint, results, crossing, mutated)
+    forward, positions = _forward_graph(joint, results, crossing, mutated, late)
     backward = _backward_graph(joint, gradients, crossing, order)
     return Partition(forward, backward, tuple(positions))
 
@@ -107,6 +107,7 @@ def _backward_order(
 ) -> tuple[set[fx.Node], list[fx.Node]]:
     """Which nodes the backward contains, and in which order its calls run."""
     live: set[fx.Node] = {item for item in gradients if isinstance(item, fx.Node)}
+    live |= {node for node in late if node.meta.get("impure")}
     for node in reversed(joint.graph.nodes):
         if node in live and node not in saved and node.op != "placeholder":
             live.update(node.all_input_nodes)
@@ -153,6 +154,7 @@ def _forward_graph(
     results: Sequence[object],
     crossing: Sequence[fx.Node],
     mutated: frozenset[int],
+    late: set[fx.Node],
 ) -> tuple[fx.GraphModule, list[Saved]]:
     live = {item for item in (*results, *crossing) if isinstance(item, fx.Node)}
     for node in reversed(joint.graph.nodes):
@@ -166,7 +168,7 @@ def _forward_graph(
             if not is_tangent(node):
                 inputs[node] = len(inputs)
                 copied[node] = _copy(graph, node, copied)
-        elif node.op != "output" and (node in live or node.meta.get("impure")):
+        elif node in live or (node.op != "output" and node.meta.get("impure") and node not in late):
             copied[node] = _copy(graph, node, copied)
     final: list[object] = [copied[item] if isinstance(item, fx.Node) else item for item in results]
     numbers = {item: number for number, item in enumerate(results) if isinstance(item, fx.Node)}

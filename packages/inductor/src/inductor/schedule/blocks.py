@@ -16,7 +16,7 @@ from primtorch.symbolic import bounds
 if TYPE_CHECKING:
     from inductor.ir import Kernel, Size
 
-__all__ = ["LONGEST_ROW", "Blocks", "choose_blocks"]
+__all__ = ["LONGEST_ROW", "Blocks", "choose_blocks", "largest"]
 
 LONGEST_ROW = 16384
 """Elements of a row that one program holds in registers (16 warps, 32 values a thread)."""
@@ -55,17 +55,17 @@ def _power_of_two(value: int) -> int:
     return 1 << max(value - 1, 0).bit_length()
 
 
-def _largest(value: Size) -> int | None:
+def largest(value: Size) -> int | None:
     """The value, or the most that it can be."""
     return value if isinstance(value, int) else bounds(value)[1]
 
 
 def choose_blocks(kernel: Kernel) -> Blocks:
     """The configuration of a kernel for a GPU."""
-    points = _largest(product(kernel.body.ranges))
+    points = largest(product(kernel.body.ranges))
     if not kernel.body.reduction_ranges:
         return _points(kernel, points)
-    row = _largest(product(kernel.body.reduction_ranges))
+    row = largest(product(kernel.body.reduction_ranges))
     accumulates = any(
         operation.name == "accumulate" for _, operation, _ in kernel.body.operations()
     )

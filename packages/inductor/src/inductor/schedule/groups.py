@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from inductor.analysis import Accesses, accesses_of
-from inductor.ir.index import inner_symbols, outer_symbols
+from inductor.ir.index import inner_symbols, outer_symbols, product
+from inductor.schedule.blocks import LONGEST_ROW, largest
 from inductor.schedule.space import (
     Mapping,
     align_by_access,
@@ -304,13 +305,21 @@ def _fit_reductions(group: Group, info: NodeInfo, found: list[Fit]) -> None:
             if ordered or tuple(second.values()) == tuple(inner):
                 member = Member(info, {**first, **second}, role, "inner")
                 found.append(Fit(group.outer, group.inner, member, None))
-    if info.accumulates and not found:
+    if info.accumulates and not found and _row_fits(info, group.inner):
         for first in _match(group, info, info.outer, body.ranges, inner, group.inner):
             for second in _match(
                 group, info, info.inner, body.reduction_ranges, outer, group.outer
             ):
                 member = Member(info, {**first, **second}, "accumulate", "inner")
                 found.append(Fit(group.outer, group.inner, member, None))
+
+
+def _row_fits(info: NodeInfo, row: Sequence[Size]) -> bool:
+    """Whether columns can be summed along these rows: a GPU program carries a row in registers."""
+    if info.node.device.type == "cpu":
+        return True
+    longest = largest(product(row))
+    return longest is not None and longest <= LONGEST_ROW
 
 
 def _positional(info: NodeInfo) -> bool:
@@ -367,7 +376,8 @@ def _divided(
     first, second = kept, summed
     columns = [positions[symbol] for symbol in kept]
     rows = [positions[symbol] for symbol in summed]
-    if info.accumulates and columns and min(columns) > max(rows):
+    row = tuple(extent_of[symbol] for symbol in kept)
+    if info.accumulates and columns and min(columns) > max(rows) and _row_fits(info, row):
         # Rows stay outside: a column sum runs along with the row-wise work.
         first = sorted(summed, key=positions.__getitem__)
         second = sorted(kept, key=positions.__getitem__)
