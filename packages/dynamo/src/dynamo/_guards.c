@@ -78,6 +78,8 @@ typedef struct {
 /* A dict that steps look into. While its version is the one at the last success, all that was found
  * there is still there: no look-up is needed. Versions are unique in the process. */
 typedef struct {
+    int32_t from;          /* the register looked at */
+    int32_t own;           /* its own dict, else the value is the dict */
     uint64_t version;      /* 0: unknown */
     unsigned type_version; /* of the type of the object whose own dict it is; 0 for other dicts */
     PyObject *hooks[4];    /* what CHECK_NO_HOOKS found, borrowed; NULL where absent */
@@ -194,7 +196,9 @@ typedef struct { /* a Table in this evaluation */
     PyObject *dict; /* NULL: the object has none */
     uint64_t version;
     unsigned type_version;
-    int clean;
+    unsigned stamp; /* `python_runs` when it was looked at */
+    int clean;      /* as it was at the last success */
+    int unsteady;   /* it changed during this evaluation */
 } Look;
 
 typedef struct {
@@ -206,10 +210,12 @@ typedef struct {
     int32_t loaded;
     int any_owned;
     int all_owned;
+    unsigned python_runs; /* how often Python may have run: dicts may have changed */
 } Registers;
 
 /* From here on Python may run: nothing that a register holds may be freed. */
 static void own_all(Registers *r) {
+    r->python_runs++;
     if (r->all_owned)
         return;
     for (int32_t i = 0; i < r->loaded; i++)
@@ -483,11 +489,11 @@ static inline int has_plain_items(PyObject *value) { /* a dict whose [] is dict'
             Py_TYPE(value)->tp_as_mapping->mp_subscript == PyDict_Type.tp_as_mapping->mp_subscript);
 }
 
-static inline void look(Registers *r, const Table *tables, const Step *step) {
-    Look *at = &r->looks[step->table];
-    const Table *table = &tables[step->table];
-    PyObject *from = r->values[step->from];
-    if (step->op == LOAD_DICT) {
+static void look(Registers *r, const Table *tables, int32_t number) {
+    Look *at = &r->looks[number];
+    const Table *table = &tables[number];
+    PyObject *from = r->values[table->from];
+    if (table->own) {
         at->dict = own_dict(from);
         at->type_version = Py_TYPE(from)->tp_version_tag;
     } else {
@@ -497,11 +503,26 @@ static inline void look(Registers *r, const Table *tables, const Step *step) {
     at->version = at->dict == NULL ? 0 : VERSION(at->dict);
     at->clean = at->version != 0 && at->version == table->version &&
                 at->type_version == table->type_version;
+    at->stamp = r->python_runs;
     r->dirty |= !at->clean;
 }
 
-/* What is remembered holds only while Python has not run: another thread may run the same program. */
-#define CLEAN(r, step) ((step)->table >= 0 && (r)->looks[(step)->table].clean && !(r)->all_owned)
+static void look_again(Registers *r, const Table *tables, int32_t number) {
+    Look before = r->looks[number];
+    look(r, tables, number);
+    const Look *now = &r->looks[number];
+    r->looks[number].unsteady = before.unsteady || now->dict != before.dict ||
+                                now->version != before.version ||
+                                now->type_version != before.type_version;
+}
+
+/* Whether what is remembered of the step's dict holds. Python that ran meanwhile may have changed the
+ * dict, and another thread may have run the same program and remembered other things. */
+static inline int clean(Registers *r, const Table *tables, const Step *step) {
+    if (UNLIKELY(r->looks[step->table].stamp != r->python_runs))
+        look_again(r, tables, step->table);
+    return r->looks[step->table].clean;
+}
 
 /* An attribute or item by name, by the full rules. 1, 0 or -1. */
 static int load_key(Registers *r, const Step *step) {
@@ -554,18 +575,20 @@ static inline int remembered_hooks_absent(const Table *table) {
     return 1;
 }
 
-/* After a success without Python: remember what was found in the dicts that had changed. */
-static void remember(Program *self, const Registers *r) {
+/* After a success: remember what was found in the dicts that are not as they were. */
+static void remember(Program *self, Registers *r) {
     for (int32_t i = 0; i < self->table_count; i++) {
-        const Look *at = &r->looks[i];
+        Look *at = &r->looks[i];
+        if (at->stamp != r->python_runs)
+            look_again(r, self->tables, i);
         if (!at->clean) {
-            self->tables[i].version = at->dict == NULL ? 0 : at->version;
+            self->tables[i].version = at->dict == NULL || at->unsteady ? 0 : at->version;
             self->tables[i].type_version = at->type_version;
         }
     }
     for (Step *step = self->steps, *end = step + self->step_count; step < end; step++) {
         const Look *at = step->table < 0 ? NULL : &r->looks[step->table];
-        if (at == NULL || at->clean || at->dict == NULL)
+        if (at == NULL || at->clean || at->dict == NULL || at->unsteady)
             continue;
         Table *table = &self->tables[step->table];
         if (step->op == LOAD_KEY) {
@@ -592,6 +615,31 @@ static void remember(Program *self, const Registers *r) {
 }
 
 /* ---------------------------------------------------------------------------------------- steps */
+
+/* What a class holds under a name runs no Python when it is got from an instance or the class. */
+static int is_plain_descriptor(PyObject *found) {
+    if (found == NULL)
+        return 1;
+    PyTypeObject *type = Py_TYPE(found);
+    return type->tp_descr_get == NULL || type == &PyFunction_Type || type == &PyMemberDescr_Type ||
+           type == &PyGetSetDescr_Type || type == &PyMethodDescr_Type ||
+           type == &PyWrapperDescr_Type || type == &PyStaticMethod_Type;
+}
+
+/* Whether getting an attribute certainly runs no Python code. */
+static int is_plain_attribute(PyObject *from, PyObject *name) {
+    PyTypeObject *type = Py_TYPE(from);
+    if (type->tp_getattro == PyObject_GenericGetAttr)
+        return !(type->tp_flags & Py_TPFLAGS_HEAPTYPE) || is_plain_descriptor(_PyType_Lookup(type, name));
+    if (type->tp_getattro == PyType_Type.tp_getattro)
+        return is_plain_descriptor(_PyType_Lookup(type, name)) &&
+               is_plain_descriptor(_PyType_Lookup((PyTypeObject *)from, name));
+    if (PyModule_CheckExact(from)) {
+        PyObject *dict = PyModule_GetDict(from);
+        return dict != NULL && PyDict_Contains(dict, name) == 1;
+    }
+    return 0;
+}
 
 /* Loads: 1 loaded, 0 nothing there, -1 exception. */
 static int load(Registers *r, const Step *step, PyObject *const *slots, Py_ssize_t count,
@@ -638,7 +686,8 @@ static int load(Registers *r, const Step *step, PyObject *const *slots, Py_ssize
     }
     case LOAD_CONSTANT: found = step->operand; break;
     case LOAD_ATTRIBUTE:
-        own_all(r);
+        if (!is_plain_attribute(from, step->operand))
+            own_all(r);
         found = PyObject_GetAttr(from, step->operand);
         goto owned;
     case LOAD_ITEM:
@@ -756,7 +805,8 @@ static int check(Registers *r, const Table *tables, const Step *step) {
     }
     case CHECK_HAS_ATTRIBUTE:
     case CHECK_LACKS_ATTRIBUTE:
-        own_all(r);
+        if (!is_plain_attribute(value, operand))
+            own_all(r);
         found = PyObject_GetAttr(value, operand);
         if (found == NULL) {
             if (!PyErr_ExceptionMatches(PyExc_AttributeError))
@@ -766,7 +816,7 @@ static int check(Registers *r, const Table *tables, const Step *step) {
         Py_XDECREF(found);
         return (found != NULL) == (step->op == CHECK_HAS_ATTRIBUTE);
     case CHECK_LACKS_OWN_ATTRIBUTE: {
-        if (CLEAN(r, step))
+        if (clean(r, tables, step))
             return 1;
         PyObject *dict = own_dict(value);
         if (dict == NULL)
@@ -787,7 +837,8 @@ static int check(Registers *r, const Table *tables, const Step *step) {
         Py_XDECREF(found);
         return found == NULL ? -1 : found == operand;
     case CHECK_NO_HOOKS:
-        return CLEAN(r, step) ? remembered_hooks_absent(&tables[step->table]) : hooks_absent(r, step);
+        return clean(r, tables, step) ? remembered_hooks_absent(&tables[step->table])
+                                      : hooks_absent(r, step);
     case CHECK_SAME_OBJECT: return value == r->values[step->into];
     case CHECK_DISTINCT:
         return distinct(r->values, (int32_t *)step->data + 1, *(int32_t *)step->data);
@@ -823,12 +874,13 @@ static int run(Program *self, Registers *r, PyObject *const *slots, Py_ssize_t c
         int status;
         switch (step->op) {
         case LOAD_DICT:
-        case LOAD_TABLE: look(r, self->tables, step); continue;
+        case LOAD_TABLE:
+            look(r, self->tables, step->table);
+            r->looks[step->table].unsteady = 0;
+            continue;
         case LOAD_KEY:
-            if (LIKELY(CLEAN(r, step) && step->remembered != NULL)) {
-                r->values[step->into] = step->remembered;
-                r->owned[step->into] = 0;
-                r->loaded = step->into + 1;
+            if (LIKELY(clean(r, self->tables, step) && step->remembered != NULL)) {
+                put_borrowed(r, step->into, step->remembered);
                 continue;
             }
             status = load_key(r, step);
@@ -845,7 +897,7 @@ static int run(Program *self, Registers *r, PyObject *const *slots, Py_ssize_t c
         if (UNLIKELY(status <= 0))
             return status;
     }
-    if (UNLIKELY(r->dirty && !r->all_owned))
+    if (UNLIKELY(r->dirty))
         remember(self, r);
     PyObject *list = PyList_New(self->input_count);
     if (list == NULL)
@@ -865,7 +917,7 @@ int program_match(PyObject *program, PyObject *const *slots, Py_ssize_t count, P
     unsigned char few_owned[STACK_REGISTERS];
     int64_t few_integers[STACK_REGISTERS];
     Look few_looks[STACK_REGISTERS];
-    Registers r = {few_values, few_owned, few_integers, few_looks, 0, 0, 0, 0};
+    Registers r = {few_values, few_owned, few_integers, few_looks, 0, 0, 0, 0, 0};
     void *heap = NULL;
     if (self->registers > STACK_REGISTERS || self->integers > STACK_REGISTERS ||
         self->table_count > STACK_REGISTERS) {
@@ -1055,10 +1107,15 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     memcpy(self->inputs, which + 1, sizeof(int32_t) * (size_t)self->input_count);
     PyMem_Free(which);
     for (Py_ssize_t i = 0; i < n; i++) {
+        Step *step = &self->steps[i];
         self->step_count = (int32_t)i + 1;
-        if (fill(&self->steps[i], PyList_GET_ITEM(steps, i)) < 0) {
+        if (fill(step, PyList_GET_ITEM(steps, i)) < 0) {
             Py_DECREF(self);
             return NULL;
+        }
+        if (step->op == LOAD_DICT || step->op == LOAD_TABLE) {
+            self->tables[step->table].from = step->from;
+            self->tables[step->table].own = step->op == LOAD_DICT;
         }
     }
     return (PyObject *)self;
