@@ -10,7 +10,7 @@ same object from the same frame.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any, assert_never
@@ -72,8 +72,32 @@ class Namespace:
         return f"Namespace({self.spelling})"
 
 
+class _Path:
+    """A source's hash, computed once: paths are deep, and keys of many tables."""
+
+    __slots__ = ("_hash",)
+
+    _hash: int
+
+    def __post_init__(self) -> None:
+        fields = self.__dataclass_fields__  # type: ignore[attr-defined]  # of each subclass
+        values = [getattr(self, name) for name in fields]
+        try:
+            found = hash((type(self), *values))
+        except TypeError:  # a slice as a key
+            found = hash((type(self), *map(id, values)))
+        object.__setattr__(self, "_hash", found)
+
+    def __hash__(self) -> int:
+        try:
+            return self._hash
+        except AttributeError:  # a copy was made without the constructor
+            self.__post_init__()
+            return self._hash
+
+
 @dataclass(frozen=True, slots=True)
-class LocalSource:
+class LocalSource(_Path):
     """An argument of the root function by its name; `cell` if an inner function shares it.
 
     `*args` and `**kwargs` are locals too: the tuple and the dict.
@@ -82,16 +106,20 @@ class LocalSource:
     local: str
     cell: bool = False
 
+    __hash__ = _Path.__hash__
+
     def name(self) -> str:
         """The user's spelling."""
         return self.local
 
 
 @dataclass(frozen=True, slots=True)
-class ClosureSource:
+class ClosureSource(_Path):
     """What a free variable of the root function holds."""
 
     variable: str
+
+    __hash__ = _Path.__hash__
 
     def name(self) -> str:
         """The user's spelling."""
@@ -99,10 +127,12 @@ class ClosureSource:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionSource:
+class FunctionSource(_Path):
     """The root function itself (its defaults, annotations, attributes)."""
 
     spelling: str = "<the compiled function>"
+
+    __hash__ = _Path.__hash__
 
     def name(self) -> str:
         """The user's spelling."""
@@ -110,11 +140,13 @@ class FunctionSource:
 
 
 @dataclass(frozen=True, slots=True)
-class GlobalSource:
+class GlobalSource(_Path):
     """A global, or failing that a builtin: of the root function, or of `namespace` if given."""
 
     variable: str
     namespace: Namespace | None = None
+
+    __hash__ = _Path.__hash__
 
     def name(self) -> str:
         """The user's spelling."""
@@ -124,11 +156,13 @@ class GlobalSource:
 
 
 @dataclass(frozen=True, slots=True)
-class AttributeSource:
+class AttributeSource(_Path):
     """`base.attribute` by the full protocol: may run a property or `__getattr__`."""
 
     base: Source
     attribute: str
+
+    __hash__ = _Path.__hash__
 
     def name(self) -> str:
         """The user's spelling."""
@@ -136,7 +170,7 @@ class AttributeSource:
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceAttributeSource:
+class InstanceAttributeSource(_Path):
     """`base.attribute` found in the instance's own dict or slots; never runs user code.
 
     For attributes that no data descriptor of the class shadows, whatever `__getattr__` the class
@@ -146,18 +180,22 @@ class InstanceAttributeSource:
     base: Source
     attribute: str
 
+    __hash__ = _Path.__hash__
+
     def name(self) -> str:
         """The user's spelling."""
         return f"{self.base.name()}.{self.attribute}"
 
 
 @dataclass(frozen=True, slots=True)
-class ModuleMemberSource:
+class ModuleMemberSource(_Path):
     """`base.member` of an `nn.Module`, from its `_parameters`, `_buffers` or `_modules`."""
 
     base: Source
     table: str
     member: str
+
+    __hash__ = _Path.__hash__
 
     def name(self) -> str:
         """The user's spelling."""
@@ -166,11 +204,13 @@ class ModuleMemberSource:
 
 
 @dataclass(frozen=True, slots=True)
-class ItemSource:
+class ItemSource(_Path):
     """`base[key]`; the key is a constant object."""
 
     base: Source
     key: Any
+
+    __hash__ = _Path.__hash__
 
     def name(self) -> str:
         """The user's spelling."""
@@ -178,11 +218,13 @@ class ItemSource:
 
 
 @dataclass(frozen=True, slots=True)
-class DictKeySource:
+class DictKeySource(_Path):
     """The element at `index` in the iteration order of a dict (its key), set or other iterable."""
 
     base: Source
     index: int
+
+    __hash__ = _Path.__hash__
 
     def name(self) -> str:
         """The user's spelling."""
@@ -190,10 +232,12 @@ class DictKeySource:
 
 
 @dataclass(frozen=True, slots=True)
-class TypeSource:
+class TypeSource(_Path):
     """`type(base)`."""
 
     base: Source
+
+    __hash__ = _Path.__hash__
 
     def name(self) -> str:
         """The user's spelling."""
@@ -201,10 +245,12 @@ class TypeSource:
 
 
 @dataclass(frozen=True, slots=True)
-class LengthSource:
+class LengthSource(_Path):
     """`len(base)`, an int."""
 
     base: Source
+
+    __hash__ = _Path.__hash__
 
     def name(self) -> str:
         """The user's spelling."""
@@ -212,11 +258,13 @@ class LengthSource:
 
 
 @dataclass(frozen=True, slots=True)
-class SizeSource:
+class SizeSource(_Path):
     """`base.size(dimension)` of a tensor, an int."""
 
     base: Source
     dimension: int
+
+    __hash__ = _Path.__hash__
 
     def name(self) -> str:
         """The user's spelling."""
@@ -224,11 +272,13 @@ class SizeSource:
 
 
 @dataclass(frozen=True, slots=True)
-class StrideSource:
+class StrideSource(_Path):
     """`base.stride(dimension)` of a tensor, an int."""
 
     base: Source
     dimension: int
+
+    __hash__ = _Path.__hash__
 
     def name(self) -> str:
         """The user's spelling."""
@@ -236,10 +286,12 @@ class StrideSource:
 
 
 @dataclass(frozen=True, slots=True)
-class StorageOffsetSource:
+class StorageOffsetSource(_Path):
     """`base.storage_offset()` of a tensor, an int."""
 
     base: Source
+
+    __hash__ = _Path.__hash__
 
     def name(self) -> str:
         """The user's spelling."""
@@ -312,21 +364,26 @@ def root_of(source: Source) -> Source:
     return source
 
 
-def normalized(source: Source) -> Source:
-    """The same path with module members spelled out, so that tables are shared between members."""
-    match source:
-        case ModuleMemberSource(base, table, member):
-            return ItemSource(InstanceAttributeSource(normalized(base), table), member)
-        case _:
-            outer = base_of(source)
-            if outer is None:
-                return source
-            inner = normalized(outer)
-            if inner is outer:
-                return source
-            fields = {name: getattr(source, name) for name in source.__dataclass_fields__}
-            fields["base"] = inner
-            return type(source)(**fields)
+def normalized(source: Source, memo: dict[Source, Source]) -> Source:
+    """The same path with module members spelled out, so that tables are shared between members.
+
+    `memo` holds what was normalized before; whoever normalizes many sources keeps it.
+    """
+    found = memo.get(source)
+    if found is None:
+        outer = base_of(source)
+        inner = None if outer is None else normalized(outer, memo)
+        match source:
+            case ModuleMemberSource(_, table, member):
+                assert inner is not None
+                found = ItemSource(normalized(InstanceAttributeSource(inner, table), memo), member)
+            case _ if inner is outer:
+                found = source
+            case _:
+                found = replace(source, base=inner)  # type: ignore[call-arg]  # it has a base
+        found = memo.setdefault(found, found)
+        memo[source] = found
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,7 @@ from dynamo.source import (
     StorageOffsetSource,
     StrideSource,
     TypeSource,
+    base_of,
     element,
     normalized,
 )
@@ -66,6 +67,8 @@ class _Lowering:
         self.names = names
         self.steps: list[tuple[Any, ...]] = []
         self.registers: dict[Source, int] = {}
+        self.register_count = 0
+        self.memo: dict[Source, Source] = {}
         self.integers: dict[Source, int] = {}
         self.tables: dict[tuple[str, int], int] = {}
 
@@ -93,13 +96,17 @@ class _Lowering:
 
     def load(self, source: Source) -> int:
         """The register that holds `source`, loaded now if it was not."""
-        source = normalized(source)
         found = self.registers.get(source)
         if found is None:
-            base = getattr(source, "base", None)
-            origin = -1 if base is None else self.load(base)
-            found = len(self.registers)
-            self._load_step(source, origin, found)
+            path = normalized(source, self.memo)
+            if path is source:
+                base = base_of(source)
+                origin = -1 if base is None else self.load(base)
+                found = self.register_count
+                self.register_count += 1
+                self._load_step(source, origin, found)
+            else:
+                found = self.load(path)
             self.registers[source] = found
         return found
 
@@ -150,7 +157,7 @@ class _Lowering:
 
     def load_integer(self, source: Source) -> int:
         """The integer register that holds `source`."""
-        source = normalized(source)
+        source = normalized(source, self.memo)
         found = self.integers.get(source)
         if found is None:
             found = len(self.integers)
@@ -381,7 +388,7 @@ def lower_program(
     registers = tuple(map(lowering.load, inputs))
     return fast.Program(
         lowering.steps,
-        len(lowering.registers),
+        lowering.register_count,
         len(lowering.integers),
         len(lowering.tables),
         registers,

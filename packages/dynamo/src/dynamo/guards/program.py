@@ -218,6 +218,7 @@ def _ordered(guards: Iterable[Guard]) -> tuple[Guard, ...]:
     for guard in guards:
         unique.setdefault(_identity(guard), _holding_weakly(guard))
     first, last = [], []
+    memo: dict[Source, Source] = {}
     by_source: dict[Source, list[Guard]] = {}
     children: dict[Source | None, dict[Source, None]] = {None: {}}
     for guard in unique.values():
@@ -227,8 +228,9 @@ def _ordered(guards: Iterable[Guard]) -> tuple[Guard, ...]:
             last.append(guard)
         else:
             assert guard.source is not None
-            _plant(normalized(guard.source), children)
-            by_source.setdefault(normalized(guard.source), []).append(guard)
+            source = normalized(guard.source, memo)
+            _plant(source, children)
+            by_source.setdefault(source, []).append(guard)
     middle: list[Guard] = []
     # Roots with a tensor or constant of their own are cheapest to tell apart by; modules and
     # globals follow.
