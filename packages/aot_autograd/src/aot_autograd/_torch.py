@@ -24,7 +24,6 @@ __all__ = [
     "has_composite_implicit",
     "increment_version",
     "keeps_graph",
-    "make_saved_tensor",
     "mark_several_views",
     "preserve_version",
     "run_composite_explicit",
@@ -82,11 +81,6 @@ def increment_version(tensor: torch.Tensor) -> None:
 def keeps_graph() -> bool:
     """Inside a backward: whether the caller asked for `retain_graph`."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
-
-
-def make_saved_tensor(tensor: torch.Tensor) -> Any:
-    """A saved tensor outside any node: unpacking it checks the version counter as eager does."""
-    return torch._C._autograd._make_saved_tensor(tensor, False)
 
 
 def mark_several_views(view: torch.Tensor) -> None:

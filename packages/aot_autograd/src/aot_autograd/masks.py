@@ -3,7 +3,7 @@
 Model code that can't look at data while it is captured builds a mask even where nothing is masked. Such a mask
 depends on no input of the graph; its few operators are run once, for real, at compile time. All true means no mask,
 lower triangular means causal. Comes in: the captured graph, the attention node and its keyword arguments. Goes out:
-the keyword arguments to call it with. Invariant: attention's value is unchanged; a mask that can't be proven constant stays.
+the keyword arguments to call it with. Invariant: attention's value is unchanged; an unproven mask stays.
 """
 
 from __future__ import annotations

@@ -1,0 +1,94 @@
+"""Every private torch name that `_torch.py` uses does what this package takes it to do."""
+
+import torch
+from torch import randn
+
+from aot_autograd import _torch
+
+aten = torch.ops.aten
+
+
+def test_composite_kernels_are_told_apart():
+    assert _torch.has_composite_implicit(aten.linear.default)
+    assert not _torch.has_composite_implicit(aten.mm.default)
+    assert _torch.has_composite_explicit(aten._foreach_add_.Scalar)
+
+
+def test_composite_kernels_run():
+    x, w = randn(2, 3), randn(4, 3)
+    torch.testing.assert_close(
+        _torch.run_composite_implicit(aten.linear.default, (x, w), {}), x @ w.t()
+    )
+    y = [torch.ones(2)]
+    _torch.run_composite_explicit(aten._foreach_add_.Scalar, (y, 1.0), {})
+    assert y[0].tolist() == [2.0, 2.0]
+
+
+def test_storage_identity_is_shared_by_views_only():
+    x = randn(4)
+    assert _torch.storage_identity(x) == _torch.storage_identity(x[1:])
+    assert _torch.storage_identity(x) != _torch.storage_identity(x.clone())
+
+
+def test_version_counters():
+    x = randn(3)
+    _torch.increment_version(x)
+    assert x._version == 1
+    with _torch.preserve_version(x):
+        x.add_(1)
+    assert x._version == 1
+
+
+def test_keeps_graph_is_known_inside_a_backward():
+    seen = []
+
+    class Look(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 1
+
+        @staticmethod
+        def backward(ctx, g):
+            seen.append(_torch.keeps_graph())
+            return g
+
+    x = randn(2).requires_grad_()
+    y = Look.apply(x).sum()
+    y.backward(retain_graph=True)
+    y.backward()
+    assert seen == [True, False]
+
+
+def test_several_views_refuse_changes():
+    import pytest
+
+    x = randn(4).requires_grad_() * 1
+    view = x[:2]
+    _torch.mark_several_views(view)
+    with pytest.raises(RuntimeError, match="multiple views"):
+        view.add_(1)
+
+
+def test_recurrent_layers_are_composite_inside():
+    enabled = torch._C._get_mkldnn_enabled()
+    with _torch.composite_recurrent_layers():
+        assert not torch._C._get_mkldnn_enabled()
+    assert torch._C._get_mkldnn_enabled() == enabled
+
+
+def test_hooks_of_the_caller_are_off_inside():
+    seen = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: seen.append(t) or t, lambda t: t):
+        with _torch.without_saved_tensor_hooks():
+            randn(2).requires_grad_().exp()
+        assert not seen
+        randn(2).requires_grad_().exp()
+    assert seen
+
+
+def test_grad_mode():
+    _torch.set_grad_enabled(False)
+    try:
+        assert not torch.is_grad_enabled()
+    finally:
+        _torch.set_grad_enabled(True)
