@@ -1,4 +1,4 @@
-# ruff: noqa: TRY301, FURB, SIM108 - the captured programs are written as users do
+# ruff: noqa: TRY301, FURB, SIM108, SIM108 - the captured programs are written as users do
 """Graph breaks: the statement runs for real, capture resumes after it, in nested frames and blocks too."""
 
 import pytest
@@ -172,3 +172,61 @@ def test_disabled_function_runs_in_python():
     assert torch.equal(compiled(X), (X + 1) * 2 + 1)
     assert torch.equal(compiled(X), (X + 1) * 2 + 1)
     assert calls == [torch.Tensor, torch.Tensor]
+
+
+def with_item(x):
+    n = x.flatten()[0].item()
+    rest = [int(v) for v in x.flatten().tolist()]
+    return x * n, rest
+
+
+def with_detach(x):
+    y = x * 2
+    keep = y + 0
+    y.detach_()
+    return y + 1, keep
+
+
+@pytest.mark.parametrize("function", [with_item, with_detach])
+def test_methods_of_tensors_run_on_the_real_tensor(function):
+    counter = CompileCounter()
+    compiled = dynamo.optimize(counter, options=STRICT)(function)
+    x = X.clone().requires_grad_()
+    for _ in range(2):
+        expected, found = function(x), compiled(x)
+        assert same(found, expected)
+        assert found[0].requires_grad == expected[0].requires_grad
+    assert counter.frame_count >= 1
+
+
+def test_iterator_from_outside_is_used_up():
+    def function(x, it):
+        first = next(it)
+        for a, b in it:
+            x = x * a + b
+            if a == 2:
+                break
+        return x + first[1]
+
+    it, reference = (zip(range(5), [10, 20, 30, 40, 50], strict=True) for _ in range(2))
+    expected = function(X, reference)
+    assert same(dynamo.optimize("eager", options=STRICT)(function)(X, it), expected)
+    assert list(it) == list(reference)
+
+
+def test_autograd_function_keeps_its_backward():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, g):
+            return g * 100
+
+    def function(x):
+        return Double.apply(x + 1) * 3
+
+    x = X.clone().requires_grad_()
+    dynamo.optimize("eager", options=STRICT)(function)(x).sum().backward()
+    assert torch.equal(x.grad, torch.full_like(X, 300.0))

@@ -135,6 +135,10 @@ class Emitter:
         source = self.session.source_of(value)
         if source is not None:
             return self.source(source)
+        if kind in (types.BuiltinFunctionType, types.MethodWrapperType) and not isinstance(
+            value.__self__, types.ModuleType | type | None
+        ):
+            return self._fresh(f"{self.value(value.__self__)}.{value.__name__}")
         if self.session.is_created(value) or not isinstance(value, _PERMANENT):
             return self._made(value)
         return self.constant(value)
@@ -188,6 +192,8 @@ class Emitter:
             )
         if kind is slice:
             return self._fresh(f"slice({self._list((value.start, value.stop, value.step))})")
+        if kind is types.MethodType and isinstance(value.__self__, FakeTensor):
+            return self._fresh(f"{self.value(value.__self__)}.{value.__name__}")
         if kind is types.MethodType:
             receiver, function = self.value(value.__self__), self.value(value.__func__)
             maker = self.constant(types.MethodType)

@@ -154,7 +154,7 @@ def refused(function: Any) -> tuple[BreakReason, str] | None:
         name.startswith(("_set_", "set_", "_add_", "_push", "_pop", "_enter", "_exit", "_clear"))
     ):
         return BreakReason.OUTSIDE_EFFECT, f"torch's state is changed by {name}"
-    if name in _REFUSED and not isinstance(receiver, torch.Tensor) and name != "set_":
+    if name in _REFUSED:
         return BreakReason.UNSUPPORTED_CALL, _REFUSED[name]
     return None
 

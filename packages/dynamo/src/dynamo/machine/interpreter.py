@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.machine.frame import Frame, bind
+from primtorch.errors import DataDependentError
 
 if TYPE_CHECKING:
     import types
@@ -61,6 +62,10 @@ class Machine:
                     if op.run(self, frame, op):
                         frames.pop()
                         return frame.result
+            except DataDependentError as error:
+                raise GraphBreak(
+                    BreakReason.DATA_DEPENDENT_VALUE, "a tensor's value is needed"
+                ) from error
             except Exception as error:
                 if not self._handle(frame, error):
                     del frames[frames.index(frame) :]

@@ -85,7 +85,11 @@ def load(machine: Machine, owner: Any, name: str) -> Any:
 def load_method(machine: Machine, owner: Any, name: str) -> tuple[Any, Any]:
     """`owner.name` about to be called: the function and its receiver, or the callable and NULL."""
     value = load(machine, owner, name)
-    if type(value) is types.MethodType and machine.session.source_of(value) is None:
+    if (
+        type(value) is types.MethodType
+        and machine.session.source_of(value) is None
+        and type(value.__self__) is not FakeTensor  # its methods belong to the real tensor's class
+    ):
         return value.__func__, value.__self__
     return value, NULL
 

@@ -129,6 +129,8 @@ def _function(
         return rule(machine, args, kwargs)
     session = machine.session
     if not session.is_created(function):
+        if function.__module__ and function.__module__.startswith("primtorch"):
+            return session.recorder.call(function, args, kwargs)  # a method of the fake itself
         if function.__module__ and function.__module__.startswith("torch"):
             rule = NAMED_RULES.get((function.__module__, function.__qualname__))
             if rule is not None:

@@ -342,6 +342,8 @@ def _number(cls: type, name: str) -> None:
     def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args and isinstance(args[0], FakeTensor):
             return machine.session.recorder.data_dependent_number(args[0], cls)
+        if args and isinstance(args[0], torch.SymBool):
+            return cls(bool(args[0]))
         if args and isinstance(args[0], torch.SymInt | torch.SymFloat):
             if cls is int and isinstance(args[0], torch.SymInt):
                 return args[0]
