@@ -1,0 +1,341 @@
+"""Bodies with reductions: one outer point at a time, or a block of neighbouring points together.
+
+Comes in: an `EntryPrinter`. Goes out: the loops of a kernel that has reduction ranges. One outer point: the
+sweep is the vector loop, its accumulators are the compiler's own vector reductions, or rows of lanes where
+those don't vectorise. A block of points: the sweep runs outside, its accumulators are rows with one entry for
+each point. Invariant: a float sum never becomes one long chain of additions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, cast
+
+from inductor.codegen.cpp.entry import EntryPrinter
+from inductor.codegen.cpp.reductions import Accumulator, accumulator_for
+from inductor.codegen.cpp.types import C_TYPES, Value
+
+if TYPE_CHECKING:
+    from inductor.ir import Size, Stage
+    from primtorch.symbolic import Symbol
+
+__all__ = ["SweepPrinter"]
+
+_CHUNK = 1024
+_LANES = 64
+_FLUSH = 1 << 14
+
+
+class SweepPrinter(EntryPrinter):
+    """Adds the loops of reductions and scans."""
+
+    def _rows(self) -> None:
+        """A body with reductions, one outer point at a time."""
+        with self._outer_loops(len(self.kernel.body.ranges)):
+            for stage in self.kernel.body.stages:
+                positions = list(range(stage.start, stage.start + len(stage.operations)))
+                if stage.level == "outer":
+                    for position in positions:
+                        self.emit(position)
+                else:
+                    self._sweep(stage, positions)
+
+    def _sweep(self, stage: Stage, positions: list[int]) -> None:
+        del stage
+        ranges = self.kernel.body.reduction_ranges
+        last = self.inner[-1]
+        hoisted = positions
+        plan: list[list[int]] = []
+        for variable in self.inner:
+            # operations that depend on none of the loops from here inward
+            before, hoisted = self.split_many(hoisted, self.inner[self.inner.index(variable) :])
+            plan.append(before)
+        reductions = {
+            p: self._reduction(p)
+            for p in positions
+            if self.operations[p].name in {"reduce", "scan"}
+        }
+        lanes = self._lane_count(hoisted, reductions)
+        flushed = [p for p, a in reductions.items() if lanes and self._must_flush(a)]
+        for position, accumulator in reductions.items():
+            for text in (
+                accumulator.declare_lanes(lanes, spread=True) if lanes else accumulator.declare()
+            ):
+                self.line(text)
+            for text in accumulator.declare_flush(lanes) if position in flushed else ():
+                self.line(text)
+        depth = len(ranges)
+        for k in range(depth - 1):
+            for position in plan[k]:
+                self.emit(position)
+            self.line(f"for (i64 r{k} = 0; r{k} < {self.index(ranges[k])}; r{k}++) {{")
+            self.depth += 1
+        for position in plan[depth - 1]:
+            self.emit(position)
+        if lanes:
+            self._lane_loop(hoisted, reductions, lanes, flushed)
+        else:
+            self._innermost(hoisted, reductions, last, ranges[-1])
+        for _ in range(depth - 1):
+            self.depth -= 1
+            self.line("}")
+        for position, accumulator in reductions.items():
+            if accumulator.operation != "reduce":
+                continue
+            finish = accumulator.finish()
+            if lanes:
+                used = f"ci_minimum<i64>({lanes}l, {self.index(ranges[-1])})"
+                finish = accumulator.gather_lanes(lanes, used, flushed=position in flushed)
+            for text in finish:
+                self.line(text)
+            result = accumulator.lane_result if lanes else accumulator.result
+            self.values[position] = Value(result, self.operations[position].dtype)
+
+    def _lane_count(self, positions: list[int], reductions: dict[int, Accumulator]) -> int:
+        """Over how many lanes a sweep's reductions are spread; 0: a scalar accumulator serves."""
+        ranges = self.kernel.body.reduction_ranges
+        plain = all(
+            a.operation == "reduce" and not a.kind.startswith("welford")
+            for a in reductions.values()
+        )
+        if not reductions or not plain or self.kernel.decisions.vector is None:
+            return 0
+        if not self.may_vectorise(positions, self.inner[-1], lanes=True):
+            return 0
+        extent = ranges[-1]
+        short = len(ranges) > 1 and isinstance(extent, int) and 8 <= extent < 512
+        if not short and not any(a.kind in {"argmax", "argmin"} for a in reductions.values()):
+            return 0  # the compiler's own vector reduction, in registers, is faster
+        if not isinstance(extent, int):
+            return _LANES
+        if extent < 8:
+            return 0
+        for lanes in (64, 32, 16, 8):
+            if extent % lanes == 0:
+                return lanes
+        return 64 if extent >= 256 else 16
+
+    def _must_flush(self, accumulator: Accumulator) -> bool:
+        extent = self.kernel.body.reduction_ranges[-1]
+        long = not isinstance(extent, int) or extent > _FLUSH
+        return long and accumulator.kind == "sum" and accumulator.dtype.is_floating_point
+
+    def _lane_loop(
+        self,
+        positions: list[int],
+        reductions: dict[int, Accumulator],
+        lanes: int,
+        flushed: list[int],
+    ) -> None:
+        """The last reduction loop in steps of `lanes`, each lane with accumulators of its own."""
+        extent = self.kernel.body.reduction_ranges[-1]
+        text, name = self.index(extent), self.names[self.inner[-1]]
+        first, limit = "0", text
+        if flushed:
+            self.line(f"for (i64 f = 0; f < {text}; f += {_FLUSH}l) {{")
+            self.depth += 1
+            self.line(f"const i64 fe = ci_minimum<i64>(f + {_FLUSH}l, {text});")
+            first, limit = "f", "fe"
+        with self.block_of(f"for (i64 c = {first}; c < {limit}; c += {lanes}l)"):
+            whole = isinstance(extent, int) and extent % lanes == 0
+            width = f"{lanes}l" if whole else f"ci_minimum<i64>({lanes}l, {text} - c)"
+            self.line(f"const i64 m = {width};")
+            self.line("#pragma omp simd" + self._bad_clause(positions))
+            with self.block_of("for (i64 j = 0; j < m; j++)"):
+                self.line(f"const i64 {name} = c + j;")
+                for position in positions:
+                    self._inner_operation(position, reductions, lane="[j]")
+        for position in flushed:
+            for statement in reductions[position].flush(lanes):
+                self.line(statement)
+        if flushed:
+            self.depth -= 1
+            self.line("}")
+
+    def _reduction(self, position: int) -> Accumulator:
+        operation = self.operations[position]
+        dtype = self.operations[operation.operands[0]].dtype
+        kind = str(operation.attribute)
+        dtype = operation.dtype if kind in {"sum", "prod", "any", "all"} else dtype
+        slim = all(isinstance(extent, int) for extent in self.kernel.body.reduction_ranges)
+        slim = (
+            slim and math.prod(cast("tuple[int, ...]", self.kernel.body.reduction_ranges)) < 1 << 31
+        )
+        scan = operation.name == "scan"
+        return accumulator_for(kind, f"g{position}", dtype, scan=scan, slim=slim)
+
+    def _innermost(
+        self,
+        positions: list[int],
+        reductions: dict[int, Accumulator],
+        variable: Symbol,
+        extent: Size,
+    ) -> None:
+        name = self.names[variable]
+        simd = self.kernel.decisions.vector is not None and self.may_vectorise(positions, variable)
+        clauses: list[str] = []
+        if self._checked(positions):
+            clauses.append("reduction(|:bad)")
+        welford = [p for p, a in reductions.items() if a.kind == "welford"]
+        chunked = bool(welford) or (
+            any(a.kind == "sum" and a.dtype.is_floating_point for a in reductions.values())
+            and not (isinstance(extent, int) and extent <= 4 * _CHUNK)
+        )
+        text = self.index(extent)
+        partial: dict[int, Accumulator] = {}
+        if chunked:
+            size = extent if isinstance(extent, int) and extent <= 4 * _CHUNK else _CHUNK
+            self.line(f"for (i64 c = 0; c < {text}; c += {size}l) {{")
+            self.depth += 1
+            whole = isinstance(extent, int) and extent % size == 0
+            self.line(
+                f"const i64 m = {f'{size}l' if whole else f'ci_minimum<i64>({size}l, {text} - c)'};"
+            )
+            for position, accumulator in reductions.items():
+                partial[position] = accumulator.partial()
+                for declaration in partial[position].declare_chunk(size):
+                    self.line(declaration)
+        active = {p: partial.get(p, a) for p, a in reductions.items()}
+        for accumulator in active.values():
+            clauses.extend(accumulator.clauses())
+        if simd:
+            self.line(" ".join(["#pragma omp simd", *clauses]))
+        head = (
+            "for (i64 j = 0; j < m; j++)"
+            if chunked
+            else f"for (i64 {name} = 0; {name} < {text}; {name}++)"
+        )
+        with self.block_of(head):
+            if chunked:
+                self.line(f"const i64 {name} = c + j;")
+            for position in positions:
+                self._inner_operation(position, active, lane="")
+        if chunked:
+            for position, accumulator in reductions.items():
+                for statement in accumulator.merge(partial[position]):
+                    self.line(statement)
+            self.depth -= 1
+            self.line("}")
+
+    def _inner_operation(
+        self, position: int, reductions: dict[int, Accumulator], lane: str
+    ) -> None:
+        """One operation of a sweep, at a reduction point."""
+        operation = self.operations[position]
+        if position in reductions:
+            accumulator = reductions[position]
+            operands = [self.values[operand].text for operand in operation.operands]
+            for text in accumulator.update(operands, self._linear_inner(), lane):
+                self.line(text)
+            if operation.name == "scan":
+                self._define(position, f"{accumulator.name}{lane}", operation.dtype)
+            return
+        if operation.name == "accumulate":
+            row = f"w{position}[{self._linear_inner()}]"
+            combined = self._accumulator(position).combine(
+                row, self.values[operation.operands[0]].text
+            )
+            self.line(f"{row} = {combined};")
+            return
+        self.emit(position)
+
+    def _columns(self) -> None:
+        body = self.kernel.body
+        count = len(body.ranges)
+        extent = body.ranges[-1]
+        crossing = self._crossing()
+        with self._outer_loops(count):
+            whole = isinstance(extent, int) and extent % self.block == 0
+            width = (
+                f"{self.block}l"
+                if whole
+                else f"ci_minimum<i64>({self.block}l, {self.index(extent)} - ib * {self.block}l)"
+            )
+            self.line(f"const i64 m = {width};")
+            for position in crossing:
+                dtype = self.operations[position].dtype
+                self.line(
+                    f"{C_TYPES[dtype]} y{position}[{self.block}] __attribute__((aligned(64)));"
+                )
+            for stage in body.stages:
+                positions = list(range(stage.start, stage.start + len(stage.operations)))
+                if stage.level == "outer":
+                    self._lanes(positions, {}, crossing)
+                else:
+                    self._column_sweep(positions, crossing)
+
+    def _crossing(self) -> list[int]:
+        """Values of outer stages that a later stage reads: kept as one array entry for each lane."""
+        found: set[int] = set()
+        for stage in self.kernel.body.stages:
+            for operation in stage.operations:
+                for operand in operation.operands:
+                    source = self.operations[operand]
+                    outside = operand < stage.start
+                    if outside and source.name not in {"constant", "argument", "reduce"}:
+                        found.add(operand)
+        return sorted(found)
+
+    def _lanes(
+        self, positions: list[int], reductions: dict[int, Accumulator], crossing: list[int]
+    ) -> None:
+        """The loop over the lanes of a block."""
+        variable = self.outer[-1]
+        simd = self.may_vectorise(positions, variable) and not any(
+            self.operations[p].name == "accumulate" for p in positions
+        )
+        if simd:
+            self.line(
+                "#pragma omp simd" + (" reduction(|:bad)" if self._checked(positions) else "")
+            )
+        first = positions[0] if positions else 0
+        kept = set(crossing)
+        with self.block_of("for (i64 j = 0; j < m; j++)"):
+            self.line(f"const i64 {self.names[variable]} = ib * {self.block}l + j;")
+            for position in positions:
+                for operand in self.operations[position].operands:
+                    if (
+                        operand in kept
+                        and operand < first
+                        and self.values[operand].text != f"y{operand}[j]"
+                    ):
+                        self.values[operand] = Value(
+                            f"y{operand}[j]", self.operations[operand].dtype
+                        )
+                self._inner_operation(position, reductions, lane="[j]")
+                if position in kept:
+                    self.line(f"y{position}[j] = {self.values[position].text};")
+        for position in positions:
+            if position in kept:
+                self.values[position] = Value(f"y{position}[j]", self.operations[position].dtype)
+
+    def _column_sweep(self, positions: list[int], crossing: list[int]) -> None:
+        ranges = self.kernel.body.reduction_ranges
+        reductions = {
+            p: self._reduction(p)
+            for p in positions
+            if self.operations[p].name in {"reduce", "scan"}
+        }
+        for accumulator in reductions.values():
+            for text in accumulator.declare_lanes(self.block):
+                self.line(text)
+        for k, extent in enumerate(ranges):
+            self.line(f"for (i64 r{k} = 0; r{k} < {self.index(extent)}; r{k}++) {{")
+            self.depth += 1
+        before, within = self.split(positions, self.outer[-1])
+        for position in before:
+            self.emit(position)
+        for accumulator in reductions.values():
+            for text in accumulator.step():
+                self.line(text)
+        self._lanes(within, reductions, crossing)
+        for _ in ranges:
+            self.depth -= 1
+            self.line("}")
+        for position, accumulator in reductions.items():
+            if accumulator.operation == "reduce":
+                for text in accumulator.finish_lanes(self.block):
+                    self.line(text)
+                self.values[position] = Value(
+                    f"{accumulator.result}[j]", self.operations[position].dtype
+                )
