@@ -101,6 +101,29 @@ CASES = {
     "without dimensions": (lambda x: x.sum() * 2 + x[0, 0], X),
     "complex": (lambda x, y: torch.complex(x, y) * torch.complex(y, x) + 1, X, Y),
     "complex abs": (lambda x, y: torch.complex(x, y).abs(), X, Y),
+    "complex pairs": (
+        lambda x: torch.view_as_real(torch.view_as_complex(x.view(4, 4, 2)) * 2).sum(-1),
+        X,
+    ),
+    "complex conjugate": (lambda x, y: torch.complex(x, y).conj() * torch.complex(y, x), X, Y),
+    "average pool": (lambda x: F.avg_pool2d(x, 3, 2, 1), torch.randn(2, 3, 9, 8)),
+    "average pool without padding": (
+        lambda x: F.avg_pool2d(x.exp(), (2, 3), 1, 1, count_include_pad=False),
+        torch.randn(2, 3, 7, 8),
+    ),
+    "average pool rounded up": (
+        lambda x: (
+            F.avg_pool2d(x, 3, 2, 1, ceil_mode=True) + F.avg_pool2d(x, 3, 2, 1, True, True, 7)
+        ),
+        torch.randn(1, 2, 8, 8),
+    ),
+    "max pool": (lambda x: F.max_pool2d(x, 3, 2, 1), torch.randn(2, 3, 9, 8)),
+    "batch norm": (
+        lambda x, m, v: F.batch_norm(x, m, v, m, v),
+        torch.randn(2, 3, 5, 4),
+        torch.randn(3),
+        torch.rand(3),
+    ),
     "channels last": (
         lambda x: F.relu(x) + 1,
         torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),

@@ -9,6 +9,7 @@ from inductor.lowering import (
     indexing,
     normalization,
     pointwise,
+    pooling,
     reduction,
     views,
 )
@@ -22,6 +23,7 @@ FAMILIES = (
     indexing,
     normalization,
     pointwise,
+    pooling,
     reduction,
     vendor_operators,
     views,

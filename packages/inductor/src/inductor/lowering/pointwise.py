@@ -313,7 +313,12 @@ def relu(builder: Builder, x: Value) -> Value:
     return elementwise(builder, (x,), compute)
 
 
-@lowers(aten.positive.default, aten.conj_physical.default, aten._conj_physical.default)
+@lowers(
+    aten.positive.default,
+    aten.conj_physical.default,
+    aten._conj_physical.default,
+    aten._conj.default,
+)
 def conjugate(builder: Builder, x: Value) -> Value:
     """The complex conjugate; anything real is itself."""
     if not x.dtype.is_complex:
@@ -601,6 +606,49 @@ def make_complex(builder: Builder, x: Value, y: Value) -> Value:
         (x, y),
         lambda recorder, s, t: recorder.op("make_complex", s, t, dtype=fact.dtype),
         compute=real,
+    )
+
+
+@lowers(aten.view_as_real.default)
+def view_as_real(builder: Builder, x: Value) -> Value:
+    """Real and imaginary part as a last dimension."""
+    fact = builder.fact
+
+    def load(recorder: Recorder, place: Coordinates) -> Scalar:
+        scalar = x.load(recorder, place[:-1])
+        first = recorder.index_expression(place[-1], torch.int64)
+        at_real = recorder.op("eq", first, recorder.constant(0, torch.int64))
+        real = recorder.op("real", scalar, dtype=fact.dtype)
+        return recorder.op("where", at_real, real, recorder.op("imag", scalar, dtype=fact.dtype))
+
+    operations, loads = cost((x,))
+    return builder.pointwise(
+        load,
+        shape=fact.shape,
+        dtype=fact.dtype,
+        device=fact.device,
+        operations=operations + 3,
+        loads=loads,
+    )
+
+
+@lowers(aten.view_as_complex.default)
+def view_as_complex(builder: Builder, x: Value) -> Value:
+    """Pairs of the last dimension as complex numbers."""
+    fact = builder.fact
+
+    def load(recorder: Recorder, place: Coordinates) -> Scalar:
+        real, imaginary = x.load(recorder, (*place, 0)), x.load(recorder, (*place, 1))
+        return recorder.op("make_complex", real, imaginary, dtype=fact.dtype)
+
+    operations, loads = cost((x,))
+    return builder.pointwise(
+        load,
+        shape=fact.shape,
+        dtype=fact.dtype,
+        device=fact.device,
+        operations=2 * operations + 1,
+        loads=2 * loads,
     )
 
 
