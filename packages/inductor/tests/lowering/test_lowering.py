@@ -152,6 +152,20 @@ def test_index_out_of_bounds_raises_what_eager_raises(lowered):
         assert str(ours.value) == str(eager.value)
 
 
+def test_copies_share_no_memory_with_what_they_copy(lowered):
+    def copies(x):
+        y = x * 2
+        return x.clone(), y, y.clone(), y.t(), y
+
+    graph = lowered(copies, X)
+    first, y, copied, turned, again = run_graph(graph, [X])
+    assert first.data_ptr() != X.data_ptr()
+    assert copied.data_ptr() != y.data_ptr()
+    assert turned.data_ptr() == y.data_ptr() == again.data_ptr()
+    (same,) = run_graph(lowered(lambda x: x, X), [X])
+    assert same is X
+
+
 def test_an_operator_that_nobody_lowers_is_called(lowered):
     graph = lowered(lambda x: torch.special.i0e(x) + 1, X)
     calls = [node for node in graph.nodes if isinstance(node, OperatorCall)]

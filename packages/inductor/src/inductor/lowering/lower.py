@@ -124,7 +124,12 @@ def lower(gm: GraphModule, *, name: str = "graph", round_halves: bool = True) ->
                 result = node.args[0]
             case other:
                 raise WireError(str(node), f"{other} nodes aren't part of a functional graph")
-    finished = tuple(_output(builder, item, facts, environment) for item in result)
+    owners = {
+        environment[node].view.buffer: node
+        for node in nodes
+        if node.op == "placeholder" and isinstance(environment[node], Value)
+    }
+    finished = tuple(_output(builder, item, facts, environment, owners) for item in result)
     return Graph(
         name,
         tuple(inputs),
@@ -264,9 +269,28 @@ def _arguments(value: Any, environment: dict[Node, Any]) -> Any:
     return size_of(value)
 
 
+def _root(node: Node) -> Node:
+    """The node whose memory a node shows, as the graph has it."""
+    while node.target in VIEWS or node.target is operator.getitem:
+        first = node.args[0]
+        if not isinstance(first, torch.fx.Node):
+            break
+        node = first
+    return node
+
+
 def _output(
-    builder: Builder, item: Any, facts: Mapping[Node, Any], environment: dict[Node, Any]
+    builder: Builder,
+    item: Any,
+    facts: Mapping[Node, Any],
+    environment: dict[Node, Any],
+    owners: dict[str, Node],
 ) -> View | Size | float | None:
+    """What the callable returns for one output.
+
+    `owners` says which node's memory each returned buffer is: what the graph calls a copy must not
+    share memory with another output, an input or a constant, though inside it needn't be copied.
+    """
     if not isinstance(item, torch.fx.Node):
         return size_of(item)
     value = environment[item]
@@ -276,7 +300,9 @@ def _output(
     builder.fact = fact
     builder.origin = Origin(str(item.name), "output", item.meta.get("source_line"))
     view = _output_view(builder, value)
-    if _same_stride(view, fact):
+    root = _root(item)
+    mine = owners.setdefault(view.buffer, root) is root and root.op != "get_attr"
+    if mine and _same_stride(view, fact):
         return view
     buffer = builder.buffer(fact.shape, fact.stride, fact.dtype, fact.device)
     builder.store(value, buffer.view)
