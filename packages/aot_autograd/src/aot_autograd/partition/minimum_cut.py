@@ -26,7 +26,8 @@ from aot_autograd.partition.split import (
 )
 
 _DEFAULT = AotOptions()
-_BISECTIONS = 14
+_BISECTIONS = 10
+_HIGHEST_PRICE = 1e5
 
 
 def min_cut_rematerialization_partition(
@@ -146,7 +147,8 @@ class _Problem:
                 if self.kinds[index] == "expensive" and not _is_inside(self.nodes[index]):
                     repeat = INFINITE
             elif repeat != INFINITE:
-                repeat *= price
+                # Equal layers must not all tip over at the same price.
+                repeat *= price * (1.0 + 0.2 * index / count)
             if repeat > 0:
                 network.edge(source, 2 * index, repeat)
             for user in self.users[index]:
@@ -177,11 +179,12 @@ class _Problem:
 
     def cut_within(self, target: float, full: list[fx.Node]) -> list[fx.Node]:
         """The cut with the least repeated work found that keeps at most `target` bytes."""
-        low, high = 0.0, 1.0
-        best = self.cut(0.0)
-        first = self.cut(1.0)
-        if self.occupied(first) <= target:
-            return first
+        best, low, high = self.cut(0.0), 0.0, 1.0
+        while high < _HIGHEST_PRICE:
+            saved = self.cut(high)
+            if self.occupied(saved) > target:
+                break
+            best, low, high = saved, high, 8.0 * high
         for _ in range(_BISECTIONS):
             middle = (low + high) / 2
             saved = self.cut(middle)
