@@ -158,6 +158,28 @@ def test_symbolic_strides_of_permuted_memory() -> None:
     assert y.meta.stride == (1, expression_of(s))
 
 
+def test_run_time_sizes_where_they_are_allowed() -> None:
+    environment = SizeEnvironment()
+    environment.allow_unbacked = True
+    context = ShapeContext(environment)
+    x = fakeify(torch.randn(4, 6), context)
+    rows = x.nonzero()
+    picked = x[x > 0]
+    count = (x > 0).sum().item()
+    assert [str(v) for v in (rows.meta.shape[0], picked.meta.shape[0], count)] == ["u0", "u1", "u2"]
+    torch._check(count >= 2)
+    torch._check(count <= 100)
+    assert torch.zeros_like(picked).meta.shape == picked.meta.shape
+    assert (picked * 2 + 1).sum().shape == ()
+    assert picked.view(-1, 1).meta.shape == (picked.meta.shape[0], 1)
+    with FactoryMode(context):
+        assert str(torch.ones(count, 3).meta.shape[0]) == "u2"
+    with pytest.raises(DataDependentError, match="u1"):
+        bool(picked.size(0) > 7)
+    assert environment.guards == ()
+    assert [check.predicate.text for check in environment.checks] == ["1 < u2", "u2 < 101"]
+
+
 def test_infer_without_tensors() -> None:
     meta = meta_of(torch.randn(2, 3))
     assert infer(aten.mm.default, (meta, meta_of(torch.randn(3, 4)))).shape == (2, 4)

@@ -26,18 +26,13 @@ if TYPE_CHECKING:
 
 # Operators whose results depend on data, with what they ask.
 DATA_DEPENDENT = {
-    "aten::_local_scalar_dense": "the value of a tensor",
     "aten::item": "the value of a tensor",
     "aten::equal": "whether two tensors are equal",
     "aten::is_nonzero": "the truth value of a tensor",
-    "aten::nonzero": "the number of nonzero elements",
-    "aten::masked_select": "the number of selected elements",
-    "aten::_unique2": "the number of unique elements",
     "aten::unique_dim": "the number of unique elements",
     "aten::unique_consecutive": "the number of unique elements",
     "aten::unique_dim_consecutive": "the number of unique elements",
     "aten::bincount": "the largest element",
-    "aten::repeat_interleave.Tensor": "the sum of the repeats",
     "aten::allclose": "whether two tensors are close",
 }
 

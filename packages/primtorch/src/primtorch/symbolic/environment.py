@@ -71,6 +71,7 @@ class SizeEnvironment:
         "_facts",
         "_guards",
         "_oblivious",
+        "allow_unbacked",
         "frozen",
         "hints",
         "integer_nodes",
@@ -84,6 +85,8 @@ class SizeEnvironment:
     def __init__(self) -> None:
         self.hints: dict[Symbol | RealSymbol, float] = {}
         self.frozen = False
+        self.allow_unbacked = False
+        """Whether operators like `nonzero` and `item` may yield symbols known only at run time."""
         self.operator: object = None
         """The operator whose shapes are being inferred; names the reason of a guard."""
         self.source_line: SourceLine | None = None
@@ -124,8 +127,17 @@ class SizeEnvironment:
         """A size known only at run time (`nonzero`, `item`): it has no hint and gets no guards."""
         symbol = Symbol(name, lower, upper)
         self._require_new(symbol)
-        self._oblivious[symbol] = Symbol(name, max(2, lower or 0), upper)
+        # A size is taken to be neither 0 nor 1 by size-oblivious questions; other integers aren't.
+        assumed = symbol if lower is None else Symbol(name, max(2, lower), upper)
+        self._oblivious[symbol] = assumed
         return self.symint(symbol)
+
+    def unbacked(self, *, size: bool = True) -> Expression | None:
+        """A new symbol for a run-time value, a size or any integer; None if not allowed."""
+        if not self.allow_unbacked:
+            return None
+        value = self.create_unbacked(f"u{len(self._oblivious)}", lower=0 if size else None)
+        return value.node.expression
 
     def create_float(self, name: str, hint: float) -> torch.SymFloat:
         """A float that varies from call to call."""

@@ -38,6 +38,12 @@ class Sizes(Protocol):
     def constant(self, value: int | Expression) -> int:
         """The value as a number."""
 
+    def line(self) -> tuple[str, int, str, str] | None:
+        """The user's line that is being captured, for errors."""
+
+    def unbacked(self, *, size: bool = True) -> Expression | None:
+        """A new symbol for a value known only at run time; None if such values are refused."""
+
 
 class StaticSizes:
     """Answers for ints; an Expression here is a fault of the caller, who has its environment."""
@@ -73,6 +79,15 @@ class StaticSizes:
         if isinstance(value, int):
             return value
         raise PrimtorchError(f"the value of {value} needs the environment of its symbols; pass it")
+
+    def line(self) -> tuple[str, int, str, str] | None:
+        """Nobody keeps track of lines here."""
+        return None
+
+    def unbacked(self, *, size: bool = True) -> Expression | None:
+        """Refuse: static sizes have no symbols."""
+        del size
+        return None
 
 
 STATIC = StaticSizes()

@@ -3,6 +3,7 @@
 from primtorch.fake.rules import (
     convolution,
     creation,
+    data_dependent,
     indexing,
     linear_algebra,
     normalization,
@@ -15,6 +16,7 @@ from primtorch.fake.rules import (
 __all__ = [
     "convolution",
     "creation",
+    "data_dependent",
     "indexing",
     "linear_algebra",
     "normalization",

@@ -15,6 +15,7 @@ from primtorch.fake.geometry import (
 )
 from primtorch.fake.meta import Shape, TensorMeta
 from primtorch.fake.registry import shape_rule
+from primtorch.fake.rules.data_dependent import run_time_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,9 +29,9 @@ _INDEX_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
 def index(sizes: Sizes, x: TensorMeta, indices: Sequence[TensorMeta | None]) -> TensorMeta:
     """x[indices]: the broadcast index shape takes the place of the indexed dimensions.
 
-    Masks have a result size that depends on data: DataDependentError.
+    Each mask stands for the positions that it selects, whose number is known only at run time.
     """
-    _refuse_masks(indices)
+    indices = _positions(sizes, x, indices)
     given = [position for position, item in enumerate(indices) if item is not None]
     if len(indices) > x.ndim:
         raise IndexError(f"too many indices for tensor of dimension {x.ndim} (got {len(indices)})")
@@ -46,18 +47,24 @@ def index(sizes: Sizes, x: TensorMeta, indices: Sequence[TensorMeta | None]) -> 
     )
 
 
-def _refuse_masks(indices: Sequence[TensorMeta | None]) -> None:
-    from primtorch.errors import DataDependentError
-
+def _positions(
+    sizes: Sizes, x: TensorMeta, indices: Sequence[TensorMeta | None]
+) -> list[TensorMeta | None]:
+    """The indices with every mask replaced by one vector of positions per dimension of it."""
+    result: list[TensorMeta | None] = []
     for item in indices:
         if item is None:
-            continue
-        if item.dtype in (torch.bool, torch.uint8):
-            raise DataDependentError(
-                "the number of elements that a mask selects", None, operator="index"
-            )
-        if item.dtype not in _INDEX_DTYPES:
+            result.append(None)
+        elif item.dtype in (torch.bool, torch.uint8):
+            count = run_time_size(sizes, "the number of elements that a mask selects", "index")
+            column = item.contiguous((count,), torch.int64).strided((count,), (1,))
+            result.extend([column] * max(item.ndim, 1))
+        elif item.dtype not in _INDEX_DTYPES:
             raise IndexError("tensors used as indices must be long, int, byte or bool tensors")
+        else:
+            result.append(item)
+    del x
+    return result
 
 
 def _index_strides(
