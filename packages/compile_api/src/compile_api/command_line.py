@@ -106,7 +106,7 @@ def demo(
     if as_json:
         click.echo(report_json(report))
     else:
-        width = None if sys.stdout.isatty() else 170
+        width = None if sys.stdout.isatty() else 190
         Console(width=width).print(report_table(report, compare))
 
 

@@ -5,15 +5,13 @@ In: a `Program` and its FX graph. Out: a callable with `boxed` and `output_layou
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from inductor.codegen.program import compile_program, kernel_texts
 from inductor.ir.execute import run_program
 from inductor.ir.nodes import View
-from inductor.runtime.settings import BuildSettings
+from inductor.ir.text import calls_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,4 +88,5 @@ def execute(
     settings = BuildSettings.from_environment()
     if observer is not None:
         observer("08_kernel.cpp", "\n".join(kernel_texts(program).values()))
+        observer("09_program.txt", calls_text(program))
     return CompiledGraph(compile_program(program, gm, settings), program, layouts)

@@ -173,7 +173,6 @@ def _row(request: Request, subject: Subject, *, training: bool, tell: Callable[[
     cold = {"eager": 0.0}
     errors = {}
     errors["eager"] = _errors(_results(subject, subject.module, training=training), truth)
-    tell(f"{subject.name}, {mode}: compile_api, cold")
     reset()
     makers: dict[str, Callable[[Any], Callable[..., Any]]] = {
         "ours": lambda module: compile(module, backend=request.backend)

@@ -40,7 +40,7 @@ def _cells(row: Row) -> list[str]:
         _seconds(row.ours),
         _milliseconds(row.eager),
         _milliseconds(row.ours),
-        f"{row.speedup:.2f} [{low:.2f}, {high:.2f}]",
+        f"{row.speedup:.2f} [{low:.2f}-{high:.2f}]",
         _error(row.ours.output_error, row.eager.output_error),
         _error(row.ours.gradient_error, row.eager.gradient_error),
     ]
@@ -61,11 +61,11 @@ def report_table(report: Report, peer: str | None = None) -> Table:
     for name in ("model", "mode"):
         table.add_column(name, no_wrap=True)
     names = ["graphs", "breaks", "kernels", "cold s", "eager ms", "ours ms", "speed-up [95%]",
-             "output error", "gradient error"]  # fmt: skip
+             "output err", "gradient err"]  # fmt: skip
     if peer is not None:
         names += [f"{peer} cold s", f"{peer} ms"]
     for name in names:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for row in report.rows:
         table.add_row(*_cells(row))
     return table

@@ -41,7 +41,7 @@ from inductor.ir.operations import (
     value_dtype,
 )
 from inductor.ir.recorder import Recorder, Scalar, constant_value, half_dtype, storage_dtype
-from inductor.ir.text import body_text, graph_text, kernel_text, node_text, program_text
+from inductor.ir.text import body_text, calls_text, graph_text, kernel_text, node_text, program_text
 from inductor.ir.verify import verify_body, verify_graph
 
 __all__ = [
@@ -78,6 +78,7 @@ __all__ = [
     "apply_operation",
     "body_text",
     "bounds_error",
+    "calls_text",
     "constant_value",
     "graph_text",
     "half_dtype",

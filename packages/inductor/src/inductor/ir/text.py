@@ -192,6 +192,22 @@ def kernel_text(kernel: Kernel) -> str:
     return "\n".join(lines) + "\n" + body_text(kernel.body)
 
 
+def calls_text(program: Program) -> str:
+    """What one call does, step by step: the inputs, kernels and operators in order, the results."""
+    graph = program.graph
+    lines = [f"take {', '.join(entry.name for entry in graph.inputs)}"]
+    for step in program.schedule.steps:
+        if isinstance(step, Kernel):
+            arguments = ", ".join(argument.buffer for argument in step.arguments)
+            lines.append(f"run {step.name}({arguments})")
+        else:
+            results = ", ".join(name or "_" for name in step.outputs)
+            values = ", ".join(_argument_text(value) for value in step.args)
+            lines.append(f"call {results} = {step.operator}({values})")
+    lines.append(f"give {', '.join(_argument_text(value) for value in graph.outputs)}")
+    return "\n".join(lines) + "\n"
+
+
 def memory_text(plan: MemoryPlan) -> str:
     """Places of the buffers."""
     lines = [f"memory: arena {size_text(plan.arena_bytes)} bytes"]
