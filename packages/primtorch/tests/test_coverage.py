@@ -1,5 +1,7 @@
 """What becomes of every ATen overload, and the command line that tells it."""
 
+from pathlib import Path
+
 import pytest
 
 from primtorch import PRIMS, coverage_report
@@ -66,3 +68,11 @@ def test_the_command_line_tells_it(capsys):
     assert "## Reduction" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["coverage", "--status", "nonsense"])
+
+
+def test_the_page_of_prims_is_current(capsys):
+    page = Path(__file__).parents[3] / "docs" / "reference" / "prims.md"
+    if not page.exists():
+        pytest.skip("the pages are not part of the distribution")
+    main(["prims"])
+    assert page.read_text() == capsys.readouterr().out

@@ -90,7 +90,7 @@ class CoverageReport:
         lines = [
             "# What becomes of each ATen operator",
             "",
-            "Made by `python -m primtorch coverage --markdown`; don't edit.",
+            f"Made by `python -m primtorch coverage --markdown` with torch {torch.__version__.split('+')[0]}; don't edit.",
             "",
             *(f"- {kind.value}: {number}" for kind, number in self.counts().items()),
             "",
@@ -126,7 +126,7 @@ _REASONS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
         (
             r"^_foreach|^_amp_foreach",
-            "a list of tensors at once: the tracer takes it apart tensor by tensor",
+            "a list of tensors with numbers read from a tensor, or a form no optimizer uses",
         ),
         (r"^_fused_|_amp_update", "a fused optimizer step over lists of tensors"),
         (r"rename|names|dimname|refine|align_", "named dimensions"),
