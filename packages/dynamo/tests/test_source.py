@@ -6,6 +6,7 @@ import types
 
 import pytest
 import torch
+
 from dynamo.source import (
     AttributeSource,
     ClosureSource,
@@ -67,7 +68,7 @@ def test_equal_paths_are_one_key():
     other = ModuleMemberSource(LocalSource("self"), "_modules", "0")
     assert other == LAYER
     assert hash(other) == hash(LAYER)
-    assert LAYER != ModuleMemberSource(SELF, "_modules", "1")
+    assert ModuleMemberSource(SELF, "_modules", "1") != LAYER
     assert AttributeSource(X, "a") != InstanceAttributeSource(X, "a")
     assert ConstantSource([]) != ConstantSource([])
     shared = []

@@ -337,24 +337,8 @@ Source = (
 
 def base_of(source: Source) -> Source | None:
     """What the source is reached from; None for a root."""
-    match source:
-        case LocalSource() | ClosureSource() | FunctionSource() | GlobalSource() | ConstantSource():
-            return None
-        case (
-            AttributeSource()
-            | InstanceAttributeSource()
-            | ModuleMemberSource()
-            | ItemSource()
-            | DictKeySource()
-            | TypeSource()
-            | LengthSource()
-            | SizeSource()
-            | StrideSource()
-            | StorageOffsetSource()
-        ):
-            return source.base
-        case _:
-            assert_never(source)
+    base: Source | None = getattr(source, "base", None)
+    return base
 
 
 def root_of(source: Source) -> Source:

@@ -60,7 +60,9 @@ _DEEPEST = 60  # operands that a shape predicate may keep waiting in C
 class _Lowering:
     """The steps so far, and the register of each source that was loaded."""
 
-    def __init__(self, fast: Any, code: CodeType, names: Sequence[str]) -> None:
+    def __init__(
+        self, fast: Any, code: CodeType, names: Sequence[str], memo: dict[Source, Source]
+    ) -> None:
         self.op: dict[str, int] = fast.STEPS
         self.postfix: dict[str, int] = fast.POSTFIX
         self.code = code
@@ -68,7 +70,7 @@ class _Lowering:
         self.steps: list[tuple[Any, ...]] = []
         self.registers: dict[Source, int] = {}
         self.register_count = 0
-        self.memo: dict[Source, Source] = {}
+        self.memo = memo
         self.integers: dict[Source, int] = {}
         self.tables: dict[tuple[str, int], int] = {}
 
@@ -380,9 +382,10 @@ def lower_program(
     guards: Sequence[Guard],
     size_sources: Mapping[Any, Source],
     inputs: Sequence[Source],
+    memo: dict[Source, Source],
 ) -> Any:
-    """The extension's program."""
-    lowering = _Lowering(fast, code, names)
+    """The extension's program; `memo` is the one of `normalized`."""
+    lowering = _Lowering(fast, code, names, memo)
     for guard in guards:
         lowering.check(guard, size_sources)
     registers = tuple(map(lowering.load, inputs))

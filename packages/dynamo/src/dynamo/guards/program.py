@@ -77,7 +77,7 @@ def argument_names(code: CodeType) -> tuple[str, ...]:
 class GuardProgram:
     """Ordered guards of one entry, ready to be evaluated. Made by `compile_program`."""
 
-    __slots__ = ("_native", "code", "guards", "inputs", "names", "size_sources")
+    __slots__ = ("_memo", "_native", "code", "guards", "inputs", "names", "size_sources")
 
     def __init__(
         self,
@@ -85,6 +85,7 @@ class GuardProgram:
         guards: tuple[Guard, ...],
         size_sources: Mapping[Any, Source],
         inputs: tuple[Source, ...],
+        memo: dict[Source, Source],
     ) -> None:
         self.code = code
         self.guards = guards
@@ -92,14 +93,22 @@ class GuardProgram:
         self.names = argument_names(code)
         self.size_sources = dict(size_sources)
         self._native: Any = None
+        self._memo = memo  # paths that ordering spelled out, for lowering
 
     @property
     def native(self) -> Any:
         """The extension's form of this program; None without the extension."""
         if self._native is None and fast is not None:
             self._native = lower_program(
-                fast, self.code, self.names, self.guards, self.size_sources, self.inputs
+                fast,
+                self.code,
+                self.names,
+                self.guards,
+                self.size_sources,
+                self.inputs,
+                self._memo,
             )
+            self._memo = {}
         return self._native
 
     def check(self, arguments: Sequence[Any], function: FunctionType | None = None) -> bool:
@@ -212,13 +221,12 @@ class _Sizes(Mapping[Any, Any]):
         return len(self._sources)
 
 
-def _ordered(guards: Iterable[Guard]) -> tuple[Guard, ...]:
+def _ordered(guards: Iterable[Guard], memo: dict[Source, Source]) -> tuple[Guard, ...]:
     """State first, then values by path (a value before what is inside it), then relations."""
     unique: dict[tuple[Any, ...], Guard] = {}
     for guard in guards:
         unique.setdefault(_identity(guard), _holding_weakly(guard))
     first, last = [], []
-    memo: dict[Source, Source] = {}
     by_source: dict[Source, list[Guard]] = {}
     children: dict[Source | None, dict[Source, None]] = {None: {}}
     for guard in unique.values():
@@ -302,11 +310,12 @@ def compile_program(
         LookupError: a predicate has a symbol that `sizes` lacks, or a local source names no
         argument.
     """
-    ordered = _ordered(guards)
+    memo: dict[Source, Source] = {}
+    ordered = _ordered(guards, memo)
     size_sources = dict(sizes or {})
     for guard in ordered:
         if guard.kind is GuardKind.SHAPE:
             unknown = [s for s in guard.operand.free_symbols if s not in size_sources]
             if unknown:
                 raise LookupError(f"no source for {unknown[0]} in {guard.operand.text}")
-    return GuardProgram(code, ordered, size_sources, tuple(inputs))
+    return GuardProgram(code, ordered, size_sources, tuple(inputs), memo)
