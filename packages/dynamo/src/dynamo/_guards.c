@@ -410,32 +410,45 @@ static inline int state_holds(const int64_t *want) {
 
 /* ------------------------------------------------------------------------------- several objects */
 
-static int distinct(PyObject **values, const int32_t *which, int32_t count) {
+/* Whether `count` pointers are pairwise different. -1 with an exception. */
+static int all_different(void *const *pointers, int32_t count) {
     if (count <= 12) {
         for (int32_t i = 1; i < count; i++)
             for (int32_t j = 0; j < i; j++)
-                if (values[which[i]] == values[which[j]])
+                if (pointers[i] == pointers[j])
                     return 0;
         return 1;
     }
     size_t size = 32;
     while (size < 2 * (size_t)count)
         size *= 2;
-    PyObject **table = PyMem_Calloc(size, sizeof *table);
+    void **table = PyMem_Calloc(size, sizeof *table);
     if (table == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     int all = 1;
     for (int32_t i = 0; i < count && all; i++) {
-        PyObject *value = values[which[i]];
-        size_t at = ((uintptr_t)value >> 4) * 0x9E3779B97F4A7C15ull >> 20 & (size - 1);
-        while (table[at] != NULL && table[at] != value)
+        size_t at = ((uintptr_t)pointers[i] >> 4) * 0x9E3779B97F4A7C15ull >> 20 & (size - 1);
+        while (table[at] != NULL && table[at] != pointers[i])
             at = (at + 1) & (size - 1);
         all = table[at] == NULL;
-        table[at] = value;
+        table[at] = pointers[i];
     }
     PyMem_Free(table);
+    return all;
+}
+
+static int distinct(PyObject **values, const int32_t *which, int32_t count) {
+    void **pointers = PyMem_Malloc((size_t)count * sizeof *pointers);
+    if (pointers == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    for (int32_t i = 0; i < count; i++)
+        pointers[i] = values[which[i]];
+    int all = all_different(pointers, count);
+    PyMem_Free(pointers);
     return all;
 }
 
@@ -459,19 +472,26 @@ static int storages_hold(Registers *r, const Step *step) {
     for (int32_t i = 0; i < count; i++)
         if (!is_plain_tensor(r->values[data[1 + i]]))
             return call_with(r, step->operand, data + 1, count);
-#define STORAGE(i) FIELD(impl_of(r->values[data[1 + (i)]]), void *, layout.storage)
-    for (int32_t i = 0; i < count; i++) {
-        int32_t first = data[1 + count + i];
-        if (first != i) {
-            if (STORAGE(i) != STORAGE(first))
-                return 0;
-            continue;
-        }
-        for (int32_t j = 0; j < i; j++)
-            if (data[1 + count + j] == j && STORAGE(j) == STORAGE(i))
-                return 0;
+    void **firsts = PyMem_Malloc((size_t)count * sizeof *firsts);
+    if (firsts == NULL) {
+        PyErr_NoMemory();
+        return -1;
     }
-    return 1;
+    int holds = 1;
+    int32_t different = 0;
+#define STORAGE(i) FIELD(impl_of(r->values[data[1 + (i)]]), void *, layout.storage)
+    for (int32_t i = 0; i < count && holds; i++) {
+        int32_t first = data[1 + count + i];
+        if (first == i)
+            firsts[different++] = STORAGE(i);
+        else
+            holds = STORAGE(i) == STORAGE(first);
+    }
+#undef STORAGE
+    if (holds)
+        holds = all_different(firsts, different);
+    PyMem_Free(firsts);
+    return holds;
 }
 
 /* --------------------------------------------------------------------------------------- tables */

@@ -1,9 +1,11 @@
 """Calls are bound as Python binds them, find their entry, or go to `miss`."""
 
 import dataclasses
+import gc
 import inspect
 import itertools
 import re
+import weakref
 
 import pytest
 import torch
@@ -201,3 +203,28 @@ def test_errors_of_the_graph_and_of_miss_reach_the_caller():
     cache.add(Entry(compile_program([], code=function.__code__), graph=fail))
     with pytest.raises(KeyError, match="from below"):
         compiled(1)
+
+
+def test_what_nobody_holds_is_freed():
+    """A compiled function, its cache and its entries are part of a cycle like any function."""
+
+    class Held:
+        pass
+
+    def make():
+        held = Held()
+
+        def function(x):
+            return compiled, held
+
+        program = compile_program([], code=function.__code__)
+        cache = CodeCache(function.__code__, lambda cache, function, slots: held)
+        cache.add(Entry(program, graph=lambda inputs: (held, compiled)))
+        compiled = CompiledFunction(function, cache)
+        compiled.itself = compiled
+        compiled(1)
+        return weakref.ref(held), weakref.ref(compiled)
+
+    references = make()
+    gc.collect()
+    assert [reference() for reference in references] == [None, None]

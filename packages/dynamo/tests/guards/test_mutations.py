@@ -650,6 +650,30 @@ def test_many_distinct_objects():
     assert program.match_in_python((values,)) is None
 
 
+def test_many_storages():
+    def function(values):
+        pass
+
+    values = [torch.empty(1) for _ in range(100)]
+    values += [value[:] for value in values[:20]]
+    items = tuple(ItemSource(LocalSource("values"), i) for i in range(120))
+    pattern = (*range(100), *range(20))
+    guard = Guard(None, K.STORAGES, (items, pattern))
+    program = compile_program([guard], code=function.__code__)
+    for index, other in (
+        (None, None),
+        (119, torch.empty(1)),
+        (119, values[3][:]),
+        (99, values[0][:]),
+    ):
+        changed = list(values)
+        if index is not None:
+            changed[index] = other
+        holds = program.match((changed,)) is not None
+        assert holds is (index is None)
+        assert holds is (program.match_in_python((changed,)) is not None)
+
+
 def test_a_constant_is_a_source():
     scene = Scene()
     program = scene.program(Guard(ItemSource(ConstantSource(scene.shared), 0), K.EQUAL, 1))
