@@ -1,4 +1,4 @@
-# ruff: noqa: TRY301, FURB, SIM108, SIM108 - the captured programs are written as users do
+# ruff: noqa: TRY301, FURB, SIM108 - the captured programs are written as users do
 """Graph breaks: the statement runs for real, capture resumes after it, in nested frames and blocks too."""
 
 import pytest
@@ -34,6 +34,7 @@ def branch(x):
         y = y + 1
     else:
         y = y - 1
+        y = y * 3
     return y * x
 
 

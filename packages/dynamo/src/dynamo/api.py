@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import types
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -19,9 +20,15 @@ from dynamo.values.rules import rule
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from dynamo.guards import Guard
+
 __all__ = [
+    "CaptureReport",
+    "Exported",
     "allow_in_graph",
     "disable",
+    "explain",
+    "export",
     "graph_break",
     "is_compiling",
     "mark_dynamic",
@@ -116,6 +123,76 @@ class CompiledModule(torch.nn.Module):
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._original, name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """One whole graph of a call and the guards under which it stands for it."""
+
+    graph_module: Any
+    guards: tuple[Guard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureReport:
+    """What capture made of one call: its graphs in order, and why it stopped between them."""
+
+    graphs: tuple[Any, ...]
+    breaks: tuple[str, ...]
+    guards: tuple[Guard, ...]
+    sources: tuple[str, ...]  # the code that runs in place of each captured frame
+
+    @property
+    def graph_count(self) -> int:
+        """How many graphs there are."""
+        return len(self.graphs)
+
+
+def _report(
+    target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], **settings: Any
+) -> CaptureReport:
+    breaks: list[str] = []
+
+    def observe(stage: str, text: str) -> None:
+        if stage == "break":
+            breaks.append(text)
+
+    compiler = Compiler(
+        lookup_backend("eager"), DynamoOptions(strict=True), observer=observe, **settings
+    )
+    if isinstance(target, torch.nn.Module):
+        compiler.compile(_calling_module())(target, *args, **kwargs)
+    else:
+        compiler.compile(_as_function(target))(*args, **kwargs)
+    captured = compiler.captured
+    return CaptureReport(
+        tuple(found.graph for found in captured if found.graph is not None),
+        tuple(breaks),
+        tuple(guard for found in captured for guard in found.entry.program.guards),
+        tuple(found.source for found in captured),
+    )
+
+
+def explain(target: Any) -> Callable[..., CaptureReport]:
+    """`explain(f)(*args)` runs one call and reports how it was captured."""
+    return lambda *args, **kwargs: _report(target, args, kwargs)
+
+
+def export(target: Any) -> Callable[..., Exported]:
+    """`export(f)(*args)` gives the call's one graph and its guards.
+
+    Raises:
+        CaptureError: the call needs more than one graph.
+        UsageError: the call has no tensor operation.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Exported:
+        report = _report(target, args, kwargs, fullgraph=True)
+        if not report.graphs:
+            raise UsageError("the call has no tensor operation: there is no graph to export")
+        return Exported(report.graphs[0], report.guards)
+
+    return run
 
 
 def is_compiling() -> bool:

@@ -34,6 +34,8 @@ _REGION_MODULES = frozenset(
     {
         "torch.utils.checkpoint",
         "torch._functorch.apis",
+        "torch._higher_order_ops.associative_scan",
+        "torch._higher_order_ops.scan",
         "torch._functorch.vmap",
         "torch._functorch.eager_transforms",
         "torch.autograd",
@@ -135,7 +137,7 @@ def _function(
             rule = NAMED_RULES.get((function.__module__, function.__qualname__))
             if rule is not None:
                 return rule(machine, args, kwargs)
-            if function.__module__ in _REGION_MODULES:
+            if function.__globals__.get("__name__") in _REGION_MODULES:
                 raise GraphBreak(
                     BreakReason.UNSUPPORTED_CALL,
                     f"{function.__module__}.{function.__qualname__} is not captured",

@@ -40,6 +40,8 @@ _FIXED = (
     type,
     types.MethodDescriptorType,
 )
+# What an object that capture holds itself cannot change.
+_SETTLED = (GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.EQUAL)
 _MISSING = object()
 
 
@@ -131,7 +133,7 @@ class Session:
 
     def guard(self, kind: GuardKind, source: Source, operand: Any = None) -> None:
         """Require a condition; repeated conditions are kept once."""
-        if type(source) is ConstantSource and kind is not GuardKind.CLASS_ATTRIBUTE:
+        if type(source) is ConstantSource and kind in _SETTLED:
             return
         key = (kind, source, id(operand))
         if key not in self.guards:
@@ -144,7 +146,11 @@ class Session:
 
     def resolve(self, value: Any) -> Any:
         """Force an element that was left for later."""
-        return wrap(self, value.original, value.source) if type(value) is Lazy else value
+        if type(value) is not Lazy:
+            return value
+        if value.requirement is not None:
+            self.guard(*value.requirement)
+        return wrap(self, value.original, value.source)
 
     # -- functions ---------------------------------------------------------------------------------
 

@@ -29,11 +29,12 @@ DELETED: Any = _Deleted()
 class Lazy:
     """An element of an outside container or cell that nobody has read yet."""
 
-    __slots__ = ("original", "source")
+    __slots__ = ("original", "requirement", "source")
 
-    def __init__(self, original: Any, source: Source) -> None:
+    def __init__(self, original: Any, source: Source, requirement: Any = None) -> None:
         self.original = original
         self.source = source
+        self.requirement = requirement  # a guard to add when it is read: kind, source, operand
 
     def __repr__(self) -> str:
         return f"Lazy({self.source.name()})"

@@ -166,6 +166,10 @@ def _container(session: Session, value: Any, source: Source) -> Any:
             )
         else:
             copy = kind.__new__(kind)
+        own_access = any(
+            isinstance(getattr(kind, name, None), types.FunctionType)
+            for name in ("__getitem__", "__missing__")
+        )
         put = (
             collections.OrderedDict.__setitem__
             if isinstance(value, collections.OrderedDict)
@@ -176,6 +180,9 @@ def _container(session: Session, value: Any, source: Source) -> Any:
             if isinstance(value, collections.OrderedDict)
             else dict.keys(value)
         ):
+            if own_access:
+                put(copy, key, _opaque_item(value, key, source))
+                continue
             put(copy, key, Lazy(dict.__getitem__(value, key), ItemSource(source, key)))
         _copy_attributes(value, copy, source)
         session.shadow_of(value, copy, source)
@@ -206,6 +213,13 @@ def _container(session: Session, value: Any, source: Source) -> Any:
     shadow.snapshot = list(items)
     shadow.attributes = dict(vars(copy)) if hasattr(copy, "__dict__") else None
     return copy
+
+
+def _opaque_item(owner: dict[Any, Any], key: Any, source: Source) -> Lazy:
+    """An item of a dict whose class changes what `owner[key]` means."""
+    item = dict.__getitem__(owner, key)
+    holds = (lambda found: dict.get(found, key) is item, f"item {key!r} is unchanged")
+    return Lazy(item, ConstantSource(item), (GuardKind.PREDICATE, source, holds))
 
 
 def _copy_attributes(value: Any, copy: Any, source: Source) -> None:
