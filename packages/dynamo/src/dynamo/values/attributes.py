@@ -131,7 +131,7 @@ def _tensor(machine: Machine, owner: Any, name: str) -> Any:
         if name == "grad":
             return wrap(session, real.grad, AttributeSource(source, "grad"))
         if name == "is_leaf":
-            return real.is_leaf
+            return wrap(session, real.is_leaf, AttributeSource(source, "is_leaf"))
         if name == "__class__":
             return type(real)
         extra = getattr(real, "__dict__", None)

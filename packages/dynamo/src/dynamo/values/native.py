@@ -33,7 +33,7 @@ _PURE_MODULES = frozenset(
         "builtins", "math", "cmath", "_operator", "operator", "itertools", "_functools", "functools",
         "_collections", "collections", "_struct", "re", "_sre", "string", "_string", "unicodedata",
         "numbers", "fractions", "decimal", "_decimal", "typing", "types", "abc", "_abc", "enum",
-        "datetime", "textwrap", "_bisect", "bisect", "_heapq", "heapq", "statistics", "zlib",
+        "textwrap", "_bisect", "bisect", "_heapq", "heapq", "statistics", "zlib",
         "binascii", "hashlib", "_hashlib",
     }
 )  # fmt: skip
