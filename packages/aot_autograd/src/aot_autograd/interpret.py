@@ -14,7 +14,7 @@ from torch import fx
 
 from aot_autograd.errors import WireError
 from aot_autograd.graph import WIRE
-from aot_autograd.masks import simplified_mask
+from aot_autograd.masks import simplified_masks
 from aot_autograd.recording import RecordingContext
 from primtorch import substitute
 from primtorch.fake import FakeTensor
@@ -72,6 +72,7 @@ class GraphFunction:
         self._module = module
         self.__name__ = type(module).__name__
         self._last = _last_readers(module.graph)
+        self._masks = simplified_masks(module)
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         """Run the graph; the result is the flat list of its outputs."""
@@ -100,8 +101,8 @@ class GraphFunction:
             arguments = load(node.args, values.__getitem__)
             keywords = load(node.kwargs, values.__getitem__)
             if node.op == "call_function":
-                if node.target is torch.nn.functional.scaled_dot_product_attention:
-                    keywords = simplified_mask(self._module, node, keywords)
+                if node in self._masks:
+                    keywords = {**keywords, **self._masks[node]}
                 values[node] = substitute(node.target, arguments)(*arguments, **keywords)
             elif node.op == "call_method":
                 values[node] = getattr(arguments[0], node.target)(*arguments[1:], **keywords)

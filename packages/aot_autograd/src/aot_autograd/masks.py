@@ -2,8 +2,8 @@
 
 Model code that can't look at data while it is captured builds a mask even where nothing is masked. Such a mask
 depends on no input of the graph; its few operators are run once, for real, at compile time. All true means no mask,
-lower triangular means causal. Comes in: the captured graph, the attention node and its keyword arguments. Goes out:
-the keyword arguments to call it with. Invariant: attention's value is unchanged; an unproven mask stays.
+lower triangular means causal. Comes in: the captured graph. Goes out: keyword arguments for its attention nodes.
+Invariant: attention's value is unchanged; a mask that can't be proven constant stays.
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ import torch
 from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torch import fx
 
-__all__ = ["simplified_mask"]
+__all__ = ["simplified_masks"]
 
 _MOST_NODES = 200
 _MOST_ELEMENTS = 1 << 26
@@ -36,29 +34,39 @@ _RANDOM = {
 }
 
 
-def simplified_mask(
-    module: fx.GraphModule, node: fx.Node, keywords: Mapping[str, Any]
-) -> dict[str, Any]:
-    """The keyword arguments of attention call `node`, its mask gone where it masks nothing or is causal."""
-    result = dict(keywords)
-    mask = node.kwargs.get("attn_mask")
-    fake = result.get("attn_mask")
-    if (
-        mask is None
-        or not isinstance(fake, FakeTensor)
-        or result.get("is_causal")
-        or len(node.args) > 3
-    ):
-        return result
-    value = _constant(module, mask, fake)
+def simplified_masks(module: fx.GraphModule) -> dict[fx.Node, dict[str, Any]]:
+    """For each attention node whose mask can go: the keyword arguments that change.
+
+    Runs a mask's operators for real: call it while no tracing mode is active.
+    """
+    known: dict[fx.Node, dict[str, Any]] = {}
+    result: dict[fx.Node, dict[str, Any]] = {}
+    for node in module.graph.nodes:
+        if (
+            node.target is not torch.nn.functional.scaled_dot_product_attention
+            or len(node.args) > 3
+        ):
+            continue
+        mask = node.kwargs.get("attn_mask")
+        if not hasattr(mask, "all_input_nodes") or node.kwargs.get("is_causal"):
+            continue
+        if mask not in known:
+            known[mask] = _change(module, mask)
+        if known[mask]:
+            result[node] = known[mask]
+    return result
+
+
+def _change(module: fx.GraphModule, mask: fx.Node) -> dict[str, Any]:
+    value = _constant(module, mask)
     if value is None:
-        return result
+        return {}
     taking_part = value if value.dtype is torch.bool else value == 0
     if bool(taking_part.all()):
-        result["attn_mask"] = None
-    elif _is_causal(value, taking_part):
-        result["attn_mask"], result["is_causal"] = None, True
-    return result
+        return {"attn_mask": None}
+    if _is_causal(value, taking_part):
+        return {"attn_mask": None, "is_causal": True}
+    return {}
 
 
 def _is_causal(value: torch.Tensor, taking_part: torch.Tensor) -> bool:
@@ -70,9 +78,12 @@ def _is_causal(value: torch.Tensor, taking_part: torch.Tensor) -> bool:
     return value.dtype is torch.bool or bool((value[~taking_part] == float("-inf")).all())
 
 
-def _constant(module: fx.GraphModule, mask: Any, fake: FakeTensor) -> torch.Tensor | None:
+def _constant(module: fx.GraphModule, mask: fx.Node) -> torch.Tensor | None:
     """The mask's value, if it depends on no input and no random number."""
-    if any(not isinstance(size, int) for size in fake.shape) or fake.numel() > _MOST_ELEMENTS:
+    fake = mask.meta.get("val")
+    if not isinstance(fake, torch.Tensor) or any(not isinstance(size, int) for size in fake.shape):
+        return None
+    if fake.numel() > _MOST_ELEMENTS:
         return None
     needed = _ancestors(mask)
     if needed is None:
