@@ -43,6 +43,19 @@ def _spread(grad_output: Tensor, like: Tensor, reduction: int) -> Tensor:
     return grad_output / like.numel() if reduction == _MEAN and like.numel() else grad_output
 
 
+def _averaged(value: Tensor, like: Tensor, reduction: int, factor: float = 1.0) -> Tensor:
+    """`value` times `factor`, divided by the count of `like` for a mean.
+
+    A symbolic count is divided by as it is: graphs hold integers, not quotients of them.
+    """
+    count = like.numel()
+    if reduction != _MEAN or (isinstance(count, int) and count == 0):
+        return value * factor if factor != 1.0 else value
+    if isinstance(count, int):
+        return value * (factor / count)
+    return (value * factor if factor != 1.0 else value) / count
+
+
 def _wide(*tensors: Tensor) -> tuple[torch.dtype, list[Tensor]]:
     """The promoted dtype and the operands in its computation dtype."""
     result = result_dtype(*tensors)
@@ -62,8 +75,7 @@ def mse_loss(self: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
 def mse_loss_backward(grad_output: Tensor, self: Tensor, target: Tensor, reduction: int) -> Tensor:
     """Gradient of `mse_loss`."""
     result, (grad, left, right) = _wide(grad_output, self, target)
-    factor = 2.0 / self.numel() if reduction == _MEAN and self.numel() else 2.0
-    return cast((left - right) * factor * grad, result)
+    return cast(_averaged((left - right), self, reduction, 2.0) * grad, result)
 
 
 @decomposes(aten.smooth_l1_loss.default)
@@ -90,8 +102,7 @@ def smooth_l1_loss_backward(
     """Gradient of `smooth_l1_loss`."""
     result, (grad, left, right) = _wide(grad_output, self, target)
     difference = left - right
-    norm = 1.0 / self.numel() if reduction == _MEAN and self.numel() else 1.0
-    scaled = grad * norm
+    scaled = _averaged(grad, self, reduction)
     if beta == 0:
         return cast(aten.sign.default(difference) * scaled, result)
     inside = difference * scaled / beta
@@ -120,7 +131,7 @@ def huber_loss_backward(
 ) -> Tensor:
     """Gradient of `huber_loss`."""
     result, (grad, left, right) = _wide(grad_output, self, target)
-    scaled = grad * (1.0 / self.numel() if reduction == _MEAN and self.numel() else 1.0)
+    scaled = _averaged(grad, self, reduction)
     difference = left - right
     inside = aten.where.self(aten.gt.Scalar(difference, delta), scaled * delta, difference * scaled)
     return cast(

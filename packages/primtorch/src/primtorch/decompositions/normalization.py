@@ -314,9 +314,9 @@ def _batch_norm(
     new_variance = None
     if running_var is not None:
         count = input.numel() // input.shape[1]
-        unbiased = aten.squeeze.dims(variance, dims) * (
-            count / (count - 1) if count > 1 else math.nan
-        )
+        unbiased = aten.squeeze.dims(variance, dims)
+        # Multiplied, then divided: graphs hold symbolic integers, not quotients of them.
+        unbiased = unbiased * count / (count - 1) if count > 1 else unbiased * math.nan
         new_variance = _running_update(running_var, unbiased, momentum)
     flat_reciprocal = aten.squeeze.dims(reciprocal, dims)
     return (

@@ -32,15 +32,23 @@ def _coordinates(like: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     return cast(positions(like, 0, count), dtype)
 
 
+def _stretched(place: Tensor, size: int, out_size: int, scale: float | None) -> Tensor:
+    """`place` times size / out_size, or by the given scale; symbolic sizes are used one by one."""
+    if scale is not None and scale > 0:
+        return place * (1.0 / scale)
+    if isinstance(size, int) and isinstance(out_size, int):
+        return place * (size / out_size)
+    return place * size / out_size
+
+
 def _nearest_taps(
     like: Tensor, size: int, out_size: int, scale: float | None, *, exact: bool
 ) -> list[tuple[Tensor, Tensor | None]]:
     """The one input position of each output position."""
-    factor = 1.0 / scale if scale is not None and scale > 0 else size / out_size
     place = _coordinates(like, out_size, torch.float32)
     if exact:
         place = place + 0.5
-    index = cast(aten.floor.default(place * factor), torch.int64)
+    index = cast(aten.floor.default(_stretched(place, size, out_size, scale)), torch.int64)
     return [(aten.clamp.default(index, None, size - 1), None)]
 
 
@@ -51,9 +59,8 @@ def _source(
     dtype = torch.float64 if like.dtype is torch.float64 else torch.float32
     place = _coordinates(like, out_size, dtype)
     if align_corners:
-        return place * ((size - 1) / (out_size - 1) if out_size > 1 else 0.0)
-    factor = 1.0 / scale if scale is not None and scale > 0 else size / out_size
-    return (place + 0.5) * factor - 0.5
+        return _stretched(place, size - 1, out_size - 1, None) if out_size > 1 else place * 0.0
+    return _stretched(place + 0.5, size, out_size, scale) - 0.5
 
 
 def _linear_taps(
