@@ -39,6 +39,7 @@ def make_kernel(
     scalars=(),
     reuses=(),
     tile=None,
+    split=False,
 ):
     access = {}
     names = {local.name for local in locals_}
@@ -66,7 +67,7 @@ def make_kernel(
         scalars=tuple(scalars),
         locals=tuple(locals_),
         reuses=tuple(reuses),
-        decisions=Decisions(parallel, vector, tile, False, 1, 1, False),
+        decisions=Decisions(parallel, vector, tile, split, 1, 1, False),
         device=torch.device("cpu"),
         nodes=(),
     )

@@ -568,3 +568,39 @@ def test_the_first_of_equal_extremes_is_found(kind, columns):
             ours = {"x": x, "out": torch.empty(rows, dtype=torch.int64)}
             assert run_cpp(make_kernel(recorder.finish(), vector=vector), ours) == 0
             assert torch.equal(ours["out"], expected)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("shape", [(40,), (5000,), (100_000,), (7, 300), (1, 64), (3, 20_000)])
+@pytest.mark.parametrize("dtype", [F32, torch.int64])
+def test_divided_sweeps(threads, shape, dtype):
+    recorder = Recorder((), shape)
+    index = 0
+    for symbol, extent in zip(recorder.inner, shape, strict=True):
+        index = index * extent + symbol
+    scale = recorder.load("scale", 0, dtype)
+    recorder.stage("inner")
+    value = recorder.op("mul", recorder.load("x", index, dtype), scale)
+    kinds = ("sum", "max", "min", "any", "all")
+    results = {}
+    for kind in kinds:
+        logic = kind in {"any", "all"}
+        operand = recorder.to_dtype(value, torch.bool) if logic else value
+        results[kind] = recorder.reduce(kind, operand, dtype=torch.bool if logic else dtype)
+    recorder.stage("outer")
+    storages = {}
+    for kind in kinds:
+        if kind == "sum":
+            results[kind] = recorder.op("add", results[kind], scale)
+        recorder.store(kind, 0, results[kind], results[kind].dtype)
+        storages[kind] = torch.empty(1, dtype=results[kind].dtype)
+    count = 1
+    for extent in shape:
+        count *= extent
+    storages["x"] = torch.randint(-5, 6, (count,)).to(dtype)
+    storages["scale"] = torch.full((1,), 2, dtype=dtype)
+    body = recorder.finish()
+    check(body, storages, split=True, parallel=0, threads=threads, rtol=1e-6, atol=1e-6)
+    if dtype == F32:
+        storages["x"][count // 2] = float("nan")
+        check(body, storages, split=True, parallel=0, threads=threads)

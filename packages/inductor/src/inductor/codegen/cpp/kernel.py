@@ -47,7 +47,16 @@ class _KernelPrinter(SweepPrinter):
     def print(self) -> CppKernel:
         """The whole text."""
         body = self.kernel.body
+        self.split_sweep = self.divides_sweep()
         self._prologue()
+        head = (
+            "static __attribute__((noinline)) int "
+            "KERNEL_BODY(char *const *p, const i64 *s, i64 begin, i64 end, char *const *w) {\n"
+        )
+        if self.split_sweep:
+            for symbol in self.outer:
+                self.line(f"const i64 {self.names[symbol]} = 0;")
+            return CppKernel(head + self.print_divided(), tuple(self.literals), ())
         if not body.reduction_ranges:
             self._pointwise()
         elif self.column:
@@ -59,11 +68,7 @@ class _KernelPrinter(SweepPrinter):
                 self.line(f"__builtin_free({self.locals[local.name]});")
         self.line("return (int)bad;")
         inner = "\n".join(self.lines)
-        text = (
-            "static __attribute__((noinline)) int "
-            "KERNEL_BODY(char *const *p, const i64 *s, i64 begin, i64 end, char *const *w) {\n"
-            f"{inner}\n}}\n{self._entry()}"
-        )
+        text = f"{head}{inner}\n}}\n{self._entry()}"
         return CppKernel(text, tuple(self.literals), tuple(self.checks))
 
     def _pointwise(self) -> None:

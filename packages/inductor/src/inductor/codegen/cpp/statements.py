@@ -75,7 +75,7 @@ class StatementPrinter:
         self.column = vector is not None and vector.level == "outer" and bool(body.reduction_ranges)
         self.block = max(vector.block, 16) if vector is not None and self.column else 1
         self.parallel = self._collapsed()
-        self.split_last = False
+        self.split_last = self.split_sweep = False
         adds = [
             op for op in self.operations.values() if op.name == "store" and op.attribute == "add"
         ]

@@ -24,6 +24,7 @@ __all__ = ["SweepPrinter"]
 _CHUNK = 1024
 _LANES = 64
 _FLUSH = 1 << 14
+_DIVISIBLE = frozenset({"sum", "prod", "max", "min", "any", "all"})
 
 
 class SweepPrinter(EntryPrinter):
@@ -68,7 +69,8 @@ class SweepPrinter(EntryPrinter):
         for k in range(depth - 1):
             for position in plan[k]:
                 self.emit(position)
-            self.line(f"for (i64 r{k} = 0; r{k} < {self.index(ranges[k])}; r{k}++) {{")
+            start, stop = self._bounds(k)
+            self.line(f"for (i64 r{k} = {start}; r{k} < {stop}; r{k}++) {{")
             self.depth += 1
         for position in plan[depth - 1]:
             self.emit(position)
@@ -90,6 +92,89 @@ class SweepPrinter(EntryPrinter):
                 self.line(text)
             result = accumulator.lane_result if lanes else accumulator.result
             self.values[position] = Value(result, self.operations[position].dtype)
+
+    def _bounds(self, depth: int) -> tuple[str, str]:
+        """Where reduction loop `depth` starts and stops."""
+        if self.split_sweep and depth == 0:
+            return "begin", "end"
+        return "0", self.index(self.kernel.body.reduction_ranges[depth])
+
+    # ---- one sweep divided among threads
+    def divides_sweep(self) -> bool:
+        """Whether the leading reduction loop can be shared: one sweep of plain reductions."""
+        kernel = self.kernel
+        stages = kernel.body.stages
+        if not kernel.decisions.reduction_split or self.column or kernel.locals:
+            return False
+        if any(extent != 1 for extent in kernel.body.ranges):
+            return False
+        sweeps = [stage for stage in stages if stage.level == "inner"]
+        if len(sweeps) != 1 or any(op.name == "indirect" for op in self.operations.values()):
+            return False
+        for stage in stages[: stages.index(sweeps[0]) + 1]:
+            for operation in stage.operations:
+                if operation.name in {"store", "accumulate", "scan"}:
+                    return False
+                if operation.name == "reduce" and (
+                    operation.attribute not in _DIVISIBLE or operation.dtype.is_complex
+                ):
+                    return False
+        return True
+
+    def print_divided(self) -> str:
+        """The text of a kernel whose sweep is divided: shares, then what follows the sweep."""
+        body = self.kernel.body
+        sweep = next(stage for stage in body.stages if stage.level == "inner")
+        before = [position for position in self.operations if position < sweep.start]
+        positions = list(range(sweep.start, sweep.start + len(sweep.operations)))
+        reduced = [p for p in positions if self.operations[p].name == "reduce"]
+        for position in before:
+            self.emit(position)
+        self._sweep(sweep, positions)
+        for k, position in enumerate(reduced):
+            kind = C_TYPES[self.operations[position].dtype]
+            self.line(f"*({kind} *)w[{k}] = {self.values[position].text};")
+        self.line("return (int)bad;")
+        share = "\n".join(self.lines)
+        self.lines = []
+        count, total = len(reduced), self.index(body.reduction_ranges[0])
+        for text in self.parameters:
+            self.line(text)
+        self.line(f"const i64 total = {total};")
+        self.line("threads = threads < total ? threads : (total < 1 ? 1 : total);")
+        self.line(f"u64 cells[threads * {count}]; char *rows[threads * {count}];")
+        with self.block_of("for (i64 t = 0; t < threads; t++)"):
+            for k, position in enumerate(reduced):
+                accumulator = self._reduction(position)
+                kind = C_TYPES[self.operations[position].dtype]
+                self.line(f"rows[t * {count} + {k}] = (char *)&cells[t * {count} + {k}];")
+                self.line(f"*({kind} *)rows[t * {count} + {k}] = {accumulator.identity};")
+        self.line(
+            f"const int failed = ci_run(KERNEL_BODY, p, s, total, threads, rows, {count}, 16);"
+        )
+        with self.block_of(""):
+            self._prologue()
+            for symbol in self.outer:
+                self.line(f"const i64 {self.names[symbol]} = 0;")
+            for position in before:
+                self.emit(position)
+            for k, position in enumerate(reduced):
+                accumulator = self._reduction(position)
+                kind = C_TYPES[self.operations[position].dtype]
+                self.line(f"{kind} z{position} = *({kind} *)rows[{k}];")
+                other = f"*({kind} *)rows[t * {count} + {k}]"
+                step = accumulator.combine(f"z{position}", other)
+                self.line(f"for (i64 t = 1; t < threads; t++) z{position} = {step};")
+                self.values[position] = Value(f"z{position}", self.operations[position].dtype)
+            for position in self.operations:
+                if position > positions[-1]:
+                    self.emit(position)
+        self.line("return failed;")
+        entry = "\n".join(self.lines)
+        return (
+            f"{share}\n}}\n"
+            f'extern "C" int KERNEL(char *const *p, const i64 *s, i64 threads) {{\n{entry}\n}}'
+        )
 
     def _lane_count(self, positions: list[int], reductions: dict[int, Accumulator]) -> int:
         """Over how many lanes a sweep's reductions are spread; 0: a scalar accumulator serves."""
@@ -129,15 +214,17 @@ class SweepPrinter(EntryPrinter):
     ) -> None:
         """The last reduction loop in steps of `lanes`, each lane with accumulators of its own."""
         extent = self.kernel.body.reduction_ranges[-1]
-        text, name = self.index(extent), self.names[self.inner[-1]]
-        first, limit = "0", text
+        name = self.names[self.inner[-1]]
+        start, text = self._bounds(len(self.inner) - 1)
+        first, limit = start, text
         if flushed:
-            self.line(f"for (i64 f = 0; f < {text}; f += {_FLUSH}l) {{")
+            self.line(f"for (i64 f = {start}; f < {text}; f += {_FLUSH}l) {{")
             self.depth += 1
             self.line(f"const i64 fe = ci_minimum<i64>(f + {_FLUSH}l, {text});")
             first, limit = "f", "fe"
         with self.block_of(f"for (i64 c = {first}; c < {limit}; c += {lanes}l)"):
-            whole = isinstance(extent, int) and extent % lanes == 0
+            divided = self.split_sweep and len(self.inner) == 1
+            whole = isinstance(extent, int) and extent % lanes == 0 and not divided
             width = f"{lanes}l" if whole else f"ci_minimum<i64>({lanes}l, {text} - c)"
             self.line(f"const i64 m = {width};")
             self.line("#pragma omp simd" + self._bad_clause(positions))
@@ -181,13 +268,14 @@ class SweepPrinter(EntryPrinter):
             any(a.kind == "sum" and a.dtype.is_floating_point for a in reductions.values())
             and not (isinstance(extent, int) and extent <= 4 * _CHUNK)
         )
-        text = self.index(extent)
+        start, text = self._bounds(len(self.inner) - 1)
+        divided = self.split_sweep and len(self.inner) == 1
         partial: dict[int, Accumulator] = {}
         if chunked:
             size = extent if isinstance(extent, int) and extent <= 4 * _CHUNK else _CHUNK
-            self.line(f"for (i64 c = 0; c < {text}; c += {size}l) {{")
+            self.line(f"for (i64 c = {start}; c < {text}; c += {size}l) {{")
             self.depth += 1
-            whole = isinstance(extent, int) and extent % size == 0
+            whole = isinstance(extent, int) and extent % size == 0 and not divided
             self.line(
                 f"const i64 m = {f'{size}l' if whole else f'ci_minimum<i64>({size}l, {text} - c)'};"
             )
@@ -203,7 +291,7 @@ class SweepPrinter(EntryPrinter):
         head = (
             "for (i64 j = 0; j < m; j++)"
             if chunked
-            else f"for (i64 {name} = 0; {name} < {text}; {name}++)"
+            else f"for (i64 {name} = {start}; {name} < {text}; {name}++)"
         )
         with self.block_of(head):
             if chunked:
