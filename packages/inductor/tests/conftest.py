@@ -113,6 +113,12 @@ def assert_equal(ours, theirs, *, tolerance=None):
 
 
 @pytest.fixture
+def traced():
+    """`traced(function, *inputs)`: a graph of wire 3."""
+    return lambda function, *inputs: trace(function, inputs)[0]
+
+
+@pytest.fixture
 def lowered():
     """`lowered(function, *inputs)`: the verified graph."""
 

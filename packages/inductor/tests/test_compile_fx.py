@@ -1,0 +1,108 @@
+"""The public face: what compile_fx promises, refuses, shows, and survives."""
+
+import logging
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import inductor
+from inductor import InductorOptions, WireError, compile_fx, pipeline
+
+X = torch.randn(4, 8)
+INTERPRETED = InductorOptions(executor="interpreter", strict=True, verify=True)
+
+
+def test_the_callable_is_boxed_and_tells_its_layouts(traced):
+    compiled = compile_fx(traced(lambda x: (F.softmax(x, -1), x.t() * 2), X), options=INTERPRETED)
+    assert compiled.boxed
+    assert compiled.output_layouts == ((8, 1), (1, 8))
+    arguments = [X]
+    first, second = compiled(arguments)
+    assert arguments == []
+    torch.testing.assert_close(first, torch.softmax(X, -1))
+    torch.testing.assert_close(second, X.t() * 2)
+
+
+@pytest.mark.cxx
+def test_native_kernels_compute_the_same(traced):
+    gm = traced(lambda x: F.layer_norm(F.gelu(x), (8,)).sum(0), X)
+    compiled = compile_fx(gm, options=InductorOptions(strict=True))
+    torch.testing.assert_close(compiled([X])[0], F.layer_norm(F.gelu(X), (8,)).sum(0))
+
+
+def test_stages_are_shown_to_an_observer(traced):
+    seen = {}
+    compile_fx(traced(lambda x: x + 1, X), options=INTERPRETED, observer=seen.__setitem__)
+    assert list(seen) == ["06_loops.txt", "07_schedule.txt"]
+    assert "store" in seen["06_loops.txt"]
+    assert seen["07_schedule.txt"].startswith("kernel k0(")
+
+
+def graph_with(target, *, mutable=False):
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    x.meta["val"] = X
+    node = graph.call_function(target, (x,))
+    node.meta["val"] = X
+    node.meta["source_line"] = ("model.py", 41, "forward", "y = weird(x)")
+    graph.output((node,))
+    return torch.fx.GraphModule({}, graph)
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        (torch.relu, "is no operator overload"),
+        (torch.ops.aten.relu_.default, "mutates its operands"),
+    ],
+)
+def test_what_breaks_the_wire_is_refused_with_the_users_line(target, problem):
+    with pytest.raises(WireError, match=problem) as caught:
+        compile_fx(graph_with(target))
+    assert "model.py:41" in str(caught.value)
+
+
+def test_another_wire_version_is_refused(traced):
+    gm = traced(lambda x: x + 1, X)
+    gm.meta["wire"] = 2
+    with pytest.raises(WireError, match="wire version 2"):
+        compile_fx(gm)
+
+
+def test_an_output_that_is_no_tuple_is_refused():
+    gm = graph_with(torch.ops.aten.relu.default)
+    (output,) = [node for node in gm.graph.nodes if node.op == "output"]
+    output.args = (output.args[0][0],)
+    with pytest.raises(WireError, match="no tuple"):
+        compile_fx(gm)
+
+
+def test_a_fault_of_ours_warns_and_runs_operator_by_operator(traced, monkeypatch, caplog):
+    def broken(*_):
+        raise AssertionError("a fault of ours")
+
+    stages = (*pipeline.STAGES[:1], pipeline.Stage("lower to loops", broken))
+    monkeypatch.setattr(pipeline, "STAGES", stages)
+    gm = traced(lambda x: x * 2 + 1, X)
+    with caplog.at_level(logging.WARNING, logger="inductor"):
+        compiled = compile_fx(gm)
+    assert "a fault of ours" in caplog.text
+    assert compiled.output_layouts == ((8, 1),)
+    torch.testing.assert_close(compiled([X])[0], X * 2 + 1)
+    with pytest.raises(AssertionError, match="a fault of ours"):
+        compile_fx(gm, options=InductorOptions(strict=True))
+
+
+def test_unfused_and_unrounded_are_options(traced):
+    x = X.bfloat16()
+    gm = traced(lambda x: (x * 1.7 + x).exp(), x)
+    exact = compile_fx(gm, options=INTERPRETED)([x])[0]
+    assert torch.equal(exact, (x * 1.7 + x).exp())
+    loose = InductorOptions(executor="interpreter", round_halves=False, fuse=False)
+    wide = (x.float() * 1.7 + x.float()).exp().bfloat16()
+    assert torch.equal(compile_fx(gm, options=loose)([x])[0], wide)
+
+
+def test_public_names_are_the_documented_ones():
+    assert inductor.__all__ == sorted(inductor.__all__)
