@@ -115,7 +115,8 @@ def _infer_without_rule(
         fake = context.wrap_arguments
         function = decomposition or op.decompose
         result = function(*fake(args), **{key: fake(value) for key, value in kwargs.items()})
-        return _metas(result)
+        if result is not NotImplemented:  # a decomposition may decline a call
+            return _metas(result)
     return _infer_on_meta_device(op, args, kwargs)
 
 
