@@ -21,7 +21,16 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from primtorch.errors import DataDependentError, UnsupportedOperatorError
-from primtorch.fake import RULES, TensorMeta, infer, meta_of, schema_of
+from primtorch.fake import (
+    RULES,
+    ShapeContext,
+    TensorMeta,
+    fakeify,
+    infer,
+    meta_of,
+    schema_of,
+)
+from primtorch.symbolic import Expression, SizeEnvironment, expression_of
 
 DTYPES = (torch.float32, torch.int64, torch.bfloat16, torch.bool, torch.complex64, torch.float64)
 
@@ -66,11 +75,41 @@ def laid_out(value: Any, layout: str) -> Any:
     return value
 
 
+def symbolic(value: Any, environment: SizeEnvironment) -> Any:
+    """Arguments as metadata whose sizes from 2 on are symbols, one for each distinct size."""
+    if isinstance(value, torch.Tensor):
+        meta = meta_of(value)
+        known = {hint: symbol for symbol, hint in environment.hints.items()}
+        shape = []
+        for size in meta.shape:
+            if size >= 2 and size not in known:
+                known[size] = expression_of(environment.create_size(f"s{size}", size))
+            shape.append(known.get(size, size))
+        context = ShapeContext(environment)
+        return fakeify(value.detach(), context, shape=shape).meta
+    if isinstance(value, (list, tuple)):
+        return [symbolic(item, environment) for item in value]
+    return value
+
+
+def at_hints(value: Any, environment: SizeEnvironment) -> Any:
+    """Inferred metadata with every symbol at its value in the traced call."""
+    if isinstance(value, TensorMeta):
+        hint = environment.hint
+        return TensorMeta(
+            tuple(map(hint, value.shape)), tuple(map(hint, value.stride)), value.dtype, value.device
+        )
+    if isinstance(value, (list, tuple)):
+        return tuple(at_hints(item, environment) for item in value)
+    return environment.hint(value) if isinstance(value, Expression) else value
+
+
 class Comparison(TorchDispatchMode):
     """Runs operators, and records for each overload whether its inferred metadata was right."""
 
-    def __init__(self, *, rules_only: bool = False) -> None:
+    def __init__(self, *, rules_only: bool = False, symbols: bool = False) -> None:
         super().__init__()
+        self.symbols = symbols
         self.rules_only = rules_only
         self.right: collections.Counter[str] = collections.Counter()
         self.wrong: dict[str, list[str]] = collections.defaultdict(list)
@@ -79,6 +118,15 @@ class Comparison(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
+
+    def inferred(self, func, args, kwargs):
+        """The result by inference: static, or through symbols that are then put at their hints."""
+        if not self.symbols or func not in RULES:
+            return infer(func, args, kwargs)
+        environment = SizeEnvironment()
+        metas = symbolic(args, environment)
+        named = {key: symbolic(value, environment) for key, value in kwargs.items()}
+        return at_hints(infer(func, tuple(metas), named, environment), environment)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -89,7 +137,7 @@ class Comparison(TorchDispatchMode):
         ):
             return func(*args, **kwargs)
         try:
-            inferred = describe(infer(func, args, kwargs))
+            inferred = describe(self.inferred(func, args, kwargs))
         except (DataDependentError, UnsupportedOperatorError) as error:
             inferred = error
         except Exception as error:  # noqa: BLE001 - eager may raise too, then it's right
@@ -161,12 +209,13 @@ def main() -> None:
     parser.add_argument("--no-backward", action="store_true")
     parser.add_argument("--layout", default="plain")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--symbols", action="store_true", help="infer with symbolic sizes")
     parser.add_argument("--shard", default="0/1", help="which part of how many, as 2/5")
     parser.add_argument("--seconds", type=float, default=3600.0, help="stop after this long")
     parser.add_argument("--show", type=int, default=1)
     parser.add_argument("--json")
     options = parser.parse_args()
-    comparison = Comparison()
+    comparison = Comparison(symbols=options.symbols)
     part, parts = map(int, options.shard.split("/"))
     names = options.names or sorted({info.name for info in op_db})
     deadline = time.monotonic() + options.seconds

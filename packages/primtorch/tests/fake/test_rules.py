@@ -44,6 +44,16 @@ def test_shard_of_the_operator_database(layout: str) -> None:
     assert sum(comparison.right.values()) > 300
 
 
+@pytest.mark.parametrize("layout", ["plain", "channels_last"])
+def test_symbolic_rules_give_the_static_result(layout: str) -> None:
+    comparison = database.Comparison(symbols=True)
+    start = 7 if layout == "plain" else 13
+    database.sweep(comparison, NAMES[start::40], 1, backward=True, layout=layout)
+    wrong = {name: found for name, found in comparison.wrong.items() if name not in KNOWN_WRONG}
+    assert wrong == {}
+    assert sum(comparison.right.values()) > 100
+
+
 def test_two_rules_for_one_operator_are_refused() -> None:
     assert len(RULES) > 300
     with pytest.raises(RegistrationError, match="already"):

@@ -6,6 +6,8 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from primtorch.errors import DataDependentError, FrozenEnvironmentError
 from primtorch.symbolic import (
@@ -16,6 +18,7 @@ from primtorch.symbolic import (
     hint_of,
     less_than,
 )
+from primtorch.symbolic.predicate import evaluate_predicate
 
 
 @pytest.fixture
@@ -55,6 +58,14 @@ def test_questions_that_ranges_answer_take_no_guard(environment) -> None:
     assert s != 0
     assert s != 1
     assert s * 2 >= 4
+    assert texts(environment) == []
+
+
+def test_polynomials_of_sizes_are_proved_positive(environment) -> None:
+    b, t = environment.create_size("b", 3), environment.create_size("t", 12)
+    assert b + t != b * t + 1
+    assert b * t > b + 1
+    assert not b * t < t
     assert texts(environment) == []
 
 
@@ -141,6 +152,47 @@ def test_zero_and_one_are_not_covered_unless_asked(environment) -> None:
     assert texts(environment) == ["t == 1"]
     with pytest.raises(ValueError, match="exists already"):
         environment.create_size("t", 3)
+
+
+QUESTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["equal", "less", "multiple"]),
+        st.tuples(*(st.integers(-3, 3) for _ in range(4))),
+        st.integers(1, 4),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@pytest.mark.property
+@settings(max_examples=300, deadline=None)
+@given(QUESTIONS, st.tuples(*(st.integers(2, 9) for _ in range(3))), st.data())
+def test_sizes_that_pass_the_guards_give_the_same_answers(questions, hints, data) -> None:
+    """Whatever sizes satisfy all guards, every question asked while tracing has its old answer."""
+    environment = SizeEnvironment()
+    sizes = [expression_of(environment.create_size(f"s{i}", h)) for i, h in enumerate(hints)]
+
+    def statement(kind, weights, step):
+        value = weights[3]
+        for weight, size in zip(weights, sizes, strict=False):
+            value = value + size * weight
+        match kind:
+            case "equal":
+                return equal(value, 0)
+            case "less":
+                return less_than(value, 0)
+            case _:
+                return equal(sizes[0] % step, 0) if step > 1 else less_than(sizes[1], sizes[2])
+
+    asked = [statement(*question) for question in questions]
+    answers = [environment.decide(question) for question in asked]
+    other = dict(zip(sizes, data.draw(st.tuples(*(st.integers(2, 9) for _ in sizes))), strict=True))
+    for question, answer in zip(asked, answers, strict=True):
+        assert evaluate_predicate(question, dict(zip(sizes, hints, strict=True))) == answer
+    if all(guard.predicate.evaluate(other) for guard in environment.guards):
+        for question, answer in zip(asked, answers, strict=True):
+            assert evaluate_predicate(question, other) == answer
 
 
 PROTOCOL_OF_INTEGERS = [

@@ -17,6 +17,7 @@ from primtorch.symbolic.expression import (
     Expression,
     Maximum,
     Minimum,
+    Product,
     Symbol,
     bounds,
     evaluate,
@@ -31,6 +32,8 @@ from primtorch.symbolic.simplify import split_sum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from primtorch.symbolic.interval import Bounds
 
 _MEMO_SIZE = 1 << 14
 
@@ -119,7 +122,7 @@ def equal(left: int | Expression, right: int | Expression) -> bool | Predicate:
     constant, terms = split_sum(difference)
     if not terms:
         return constant == 0
-    low, high = bounds(difference)
+    low, high = _difference_bounds(difference)
     if (low is not None and low > 0) or (high is not None and high < 0):
         return False
     scale = math.gcd(*(count for _, count in terms))
@@ -137,7 +140,7 @@ def equal(left: int | Expression, right: int | Expression) -> bool | Predicate:
 def less_than(left: int | Expression, right: int | Expression) -> bool | Predicate:
     """Whether left < right."""
     difference = _divide_common(right - left)
-    low, high = bounds(difference)
+    low, high = _difference_bounds(difference)
     if low is not None and low > 0:
         return True
     if high is not None and high <= 0:
@@ -289,6 +292,30 @@ def _substitute(
             return value
         case _:
             raise AssertionError(f"unknown predicate {value!r}")
+
+
+def _difference_bounds(difference: int | Expression) -> Bounds:
+    """Bounds of a difference, also by measuring each symbol from its lower end.
+
+    That proves b*t - b - t + 1 > 0 for b, t >= 2: with b = 2 + x and t = 2 + y all terms are
+    positive.
+    """
+    low, high = bounds(difference)
+    if isinstance(difference, int) or (low is not None and high is not None):
+        return (low, high)
+    if not any(isinstance(term, Product) for term, _ in split_sum(difference)[1]):
+        return (low, high)
+    shift: dict[Symbol, int | Expression] = {}
+    for symbol in difference.free_symbols:
+        start, end = symbol.bounds()
+        if start is None:
+            return (low, high)
+        reach = None if end is None else end - start
+        shift[symbol] = Symbol(f"{symbol.name}_from_{start}", 0, reach) + start
+    other_low, other_high = bounds(difference.substitute(shift))
+    lows = [value for value in (low, other_low) if value is not None]
+    highs = [value for value in (high, other_high) if value is not None]
+    return (max(lows, default=None), min(highs, default=None))
 
 
 def _equals_argument(left: int | Expression, right: int | Expression) -> bool | Predicate | None:

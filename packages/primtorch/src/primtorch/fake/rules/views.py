@@ -489,8 +489,7 @@ def view_as_real(sizes: Sizes, x: TensorMeta) -> TensorMeta:
 @shape_rule("view_as_complex")
 def view_as_complex(sizes: Sizes, x: TensorMeta) -> TensorMeta:
     """Pairs as complex numbers."""
-    del sizes
-    if not x.shape or x.shape[-1] != 2:
+    if not x.shape or not sizes.same(x.shape[-1], 2):
         raise RuntimeError("Tensor must have a last dimension of size 2")
     if x.stride[-1] != 1:
         raise RuntimeError("Tensor must have a last dimension with stride 1")
