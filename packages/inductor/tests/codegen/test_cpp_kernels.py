@@ -142,6 +142,8 @@ def test_binary_operations_equal_torch(dtype):
     if dtype in {torch.int32, torch.int64, torch.int8, torch.int16}:
         y[5], x[5] = -1, torch.iinfo(dtype).min + 1
     y[20:32] = x[20:32]
+    if not dtype.is_floating_point and dtype != torch.bool:
+        y = torch.where(y == 0, 3, y).to(dtype)  # zero is refused: its own test
     recorder = Recorder((x.numel(),))
     (i,) = recorder.outer
     left, right = recorder.load("x", i, dtype), recorder.load("y", i, dtype)
@@ -604,3 +606,21 @@ def test_divided_sweeps(threads, shape, dtype):
     if dtype == F32:
         storages["x"][count // 2] = float("nan")
         check(body, storages, split=True, parallel=0, threads=threads)
+
+
+@pytest.mark.parametrize("name", ["floor_div", "trunc_div", "remainder", "fmod"])
+def test_division_by_zero_is_refused(name):
+    recorder = Recorder((100,))
+    (i,) = recorder.outer
+    left, right = recorder.load("x", i, torch.int64), recorder.load("y", i, torch.int64)
+    recorder.store("out", i, recorder.op(name, left, right), torch.int64)
+    kernel = make_kernel(recorder.finish())
+    storages = {
+        "x": torch.arange(100),
+        "y": torch.full((100,), 3),
+        "out": torch.empty(100, dtype=torch.int64),
+    }
+    assert run_cpp(kernel, storages) == 0
+    storages["y"][77] = 0
+    assert run_cpp(kernel, storages) != 0
+    assert kernel_source(kernel).checks

@@ -28,7 +28,7 @@ class CppKernel:
         text: defines `KERNEL` and its helper `KERNEL_BODY`.
         literals: words that follow sizes and scalars in the call; kept out of the text so that kernels which differ
             only in, say, the offset of their random numbers are one kernel.
-        checks: positions of the `indirect` operations behind the non-zero results, in order.
+        checks: positions of the operations that can refuse their data (bounds, division by zero).
     """
 
     text: str

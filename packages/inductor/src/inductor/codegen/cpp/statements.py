@@ -29,6 +29,7 @@ __all__ = ["StatementPrinter"]
 
 _PINNED = frozenset({"store", "accumulate", "reduce", "part", "scan", "indirect"})
 _RANDOM = frozenset({"philox_uniform", "philox_normal", "philox_bits"})
+_DIVISIONS = frozenset({"floor_div", "trunc_div", "remainder", "fmod"})
 _SEQUENTIAL = frozenset({"argmax", "argmin", "welford_combine"})
 
 
@@ -240,6 +241,11 @@ class StatementPrinter:
         self.values[position] = Value(f"v{position}", dtype)
 
     def _scalar(self, position: int, operation: Operation, values: list[Value]) -> None:
+        if self.may_trap(position):
+            # Eager raises; the value here is 0 and the whole call is handed to torch's operators.
+            self.line(f"bad |= (u32)({values[1].text} == 0);")
+            if position not in self.checks:
+                self.checks.append(position)
         method = getattr(self.ops, operation.name)
         if operation.name == "round_to":
             value = method(values[0], str(operation.attribute), operation.dtype)
@@ -318,6 +324,15 @@ class StatementPrinter:
         self.names[indirect.symbol] = name
         self.index.forget()
         self.values[position] = Value(name, torch.int64)
+
+    def may_trap(self, position: int) -> bool:
+        """Whether the operation is an integer division whose divisor may be zero."""
+        operation = self.operations[position]
+        dtype = operation.dtype
+        if operation.name not in _DIVISIONS or dtype.is_floating_point or dtype.is_complex:
+            return False
+        divisor = self.operations[operation.operands[1]]
+        return divisor.name != "constant" or constant_value(str(divisor.attribute)) == 0
 
     def hoistable(self, position: int) -> bool:
         """Whether the operation may be printed before a loop it does not depend on."""
@@ -398,11 +413,12 @@ class StatementPrinter:
         return True
 
     def _checked(self, positions: list[int]) -> bool:
-        return any(
-            isinstance(self.operations[p].attribute, Indirect)
-            and cast("Indirect", self.operations[p].attribute).check is not None
-            for p in positions
-        )
+        return any(self.may_trap(p) or self._bounded(self.operations[p]) for p in positions)
+
+    @staticmethod
+    def _bounded(operation: Operation) -> bool:
+        indirect = operation.attribute
+        return isinstance(indirect, Indirect) and indirect.check is not None
 
     def _bad_clause(self, positions: list[int]) -> str:
         return " reduction(|:bad)" if self._checked(positions) else ""

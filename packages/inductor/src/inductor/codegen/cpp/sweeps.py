@@ -109,7 +109,9 @@ class SweepPrinter(EntryPrinter):
         if any(extent != 1 for extent in kernel.body.ranges):
             return False
         sweeps = [stage for stage in stages if stage.level == "inner"]
-        if len(sweeps) != 1 or any(op.name == "indirect" for op in self.operations.values()):
+        if len(sweeps) != 1 or any(
+            op.name == "indirect" or self.may_trap(p) for p, op in self.operations.items()
+        ):
             return False
         for stage in stages[: stages.index(sweeps[0]) + 1]:
             for operation in stage.operations:
