@@ -91,6 +91,20 @@ CASES = {
     "scatter add": (lambda i, x, y: x.scatter_add(0, i, y[:2, :4]), INDEX, X, Y),
     "index put": (lambda i, x, y: x.index_put((i[0],), y), INDEX, X, Y),
     "index add": (lambda i, x: x.index_put((i,), x[i], accumulate=True), INDEX, X),
+    "index put by mask": (
+        lambda x, m, v: x.index_put((m > 0,), v) + x.index_put((m[:, 0] > 0,), v),
+        X,
+        Y,
+        torch.tensor(3.0),
+    ),
+    "scatter reduce": (
+        lambda i, x, y: (
+            x.scatter_reduce(0, i, y[:2, :4], "sum") + x.scatter_reduce(0, i, y[:2, :4], "amax")
+        ),
+        INDEX,
+        X,
+        Y,
+    ),
     "triangles": (lambda x: (x.tril(), x.triu(1)), X),
     "arange": (lambda x: x + torch.arange(8) + torch.arange(0, 4, 0.5), X),
     "full eye": (lambda x: x @ torch.full((8, 8), 0.5) + torch.eye(4, 8), X),

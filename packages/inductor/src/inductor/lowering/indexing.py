@@ -219,12 +219,38 @@ def index_put(
     accumulate: bool = False,
 ) -> Value:
     """`x` with `values` written (or added) at indices."""
+    chosen = _one_value_by_mask(builder, x, indices, values, accumulate)
+    if chosen is not None:
+        return chosen
     coordinates, shape = _index_reader(x, indices)
     source = reader(values, shape)
     for operand in (values, *(index for index in indices if index is not None)):
         if not operand.stored and operand.operations > 8:
             builder.realize(operand)
     return _scattered(builder, x, shape, coordinates, source, "add" if accumulate else "set")
+
+
+def _one_value_by_mask(
+    builder: Builder,
+    x: Value,
+    indices: Sequence[Value | None],
+    values: Value,
+    accumulate: bool,
+) -> Value | None:
+    """`x[mask] = number` is a choice at each place; None if it isn't that."""
+    if accumulate or len(indices) != 1 or any(extent != 1 for extent in values.shape):
+        return None
+    (mask,) = indices
+    if mask is None or mask.dtype != torch.bool or mask.shape != x.shape[: len(mask.shape)]:
+        return None
+    rank = len(mask.shape)
+
+    def load(recorder: Recorder, place: Coordinates) -> Scalar:
+        inside = mask.load(recorder, place[:rank])
+        value = recorder.to_dtype(values.load(recorder, (0,) * len(values.shape)), x.dtype)
+        return recorder.op("where", inside, value, x.load(recorder, place))
+
+    return _gathered(builder, load, (x, mask, values), builder.fact.stride)
 
 
 def _one_axis(x: Value, dim: int, indices: Value) -> tuple[int, Any]:
@@ -259,3 +285,20 @@ def scatter_add(builder: Builder, x: Value, dim: int, indices: Value, source: Va
     """`x` with elements of `source` added at indices along one dimension."""
     _, place = _one_axis(x, dim, indices)
     return _scattered(builder, x, indices.shape, place, source.load, "add")
+
+
+@lowers(aten.scatter_reduce.two)
+def scatter_reduce(
+    builder: Builder,
+    x: Value,
+    dim: int,
+    indices: Value,
+    source: Value,
+    reduce: str,
+    *,
+    include_self: bool = True,
+) -> Value:
+    """Sums at indices along one dimension; other reductions are called."""
+    if reduce != "sum" or not include_self:
+        raise UnsupportedOperationError("scatter_reduce", f"{reduce} has no atomic store")
+    return scatter_add(builder, x, dim, indices, source)
