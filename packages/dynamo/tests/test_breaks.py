@@ -231,3 +231,19 @@ def test_autograd_function_keeps_its_backward():
     x = X.clone().requires_grad_()
     dynamo.optimize("eager", options=STRICT)(function)(x).sum().backward()
     assert torch.equal(x.grad, torch.full_like(X, 300.0))
+
+
+def test_closure_variable_that_cannot_be_followed():
+    numpy = pytest.importorskip("numpy")
+    table = numpy.arange(3.0)
+
+    def function(x):
+        y = x + 1
+        return y * 2, float(table.sum())
+
+    counter = CompileCounter()
+    compiled = dynamo.optimize(counter, options=STRICT)(function)
+    assert same(compiled(X), function(X))
+    table += 1
+    assert same(compiled(X), function(X))
+    assert counter.frame_count >= 1

@@ -1,3 +1,4 @@
+# ruff: noqa: UP031, UP032 - the captured programs are written as users do
 """Sizes and numbers that change: one more compile, then symbolic."""
 
 import pytest
@@ -87,3 +88,14 @@ def test_zero_and_one_are_their_own(n):
         x = torch.randn(size, 2)
         assert same(compiled(x), x * x.shape[0])
     assert counter.frame_count == 2
+
+
+def test_text_of_symbolic_numbers():
+    def function(x):
+        n = x.shape[0]
+        return x + 1, f"{n:03d} {n!r} {tuple(x.shape)}", "%s %d" % (n, n), "{}".format(n), str([n])
+
+    _, compiled = compiled_with(function, dynamic=True)
+    for n in (3, 5):
+        x = torch.randn(n)
+        assert same(compiled(x), function(x))

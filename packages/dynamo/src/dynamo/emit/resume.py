@@ -110,8 +110,10 @@ def _plan(frame: Frame, *, outer: bool) -> _Plan:
         raise CannotReconstruct("a generator's frame")
     if frame.exceptions:
         raise CannotReconstruct("a frame inside an exception handler")
-    instructions = decode(code)
     op = frame.op
+    if not op.breaks:
+        raise CannotReconstruct(f"a break at {op.name}, before which no state was kept")
+    instructions = decode(code)
     at = instructions[op.index]
     stack = list(frame.before)
     if outer:

@@ -97,6 +97,8 @@ def call_native(
             f"{_spelling(function)} is not captured",
         )
     values, named = native_arguments(machine, function, args, kwargs)
+    if isinstance(owner, str):
+        values, named = operators.plain_numbers(values), operators.plain_numbers(named)
     result = function(*values, **named)
     if type(result) not in CONSTANTS and not isinstance(result, FakeTensor):
         if isinstance(function, type) and type(result) is function:

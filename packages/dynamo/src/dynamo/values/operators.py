@@ -44,6 +44,7 @@ __all__ = [
     "length",
     "list_search",
     "mapping_items",
+    "plain_numbers",
     "send",
     "store_subscript",
     "subscript",
@@ -92,6 +93,8 @@ def _simple(value: Any) -> bool:
 def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any) -> Any:
     """`left <op> right`, in place for the in-place operators."""
     if type(left) in _PLAIN and type(right) in _PLAIN:
+        if type(left) is str:
+            right = plain_numbers(right)
         return function(left, right)
     in_place, forward, backward = _METHODS[function]
     kind_left, kind_right = type(left), type(right)
@@ -639,6 +642,24 @@ def send(machine: Machine, receiver: Any, value: Any) -> Any:
     from dynamo.values import attributes, calls
 
     return calls.call(machine, attributes.load(machine, receiver, "send"), (value,), {})
+
+
+def plain_numbers(value: Any) -> Any:
+    """`value` with symbolic numbers specialised: what text is made of."""
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    if isinstance(value, torch.SymFloat):
+        return float(value)
+    if isinstance(value, torch.SymBool):
+        return bool(value)
+    kind = type(value)
+    if kind is tuple or kind is list:
+        return kind(map(plain_numbers, value))
+    if kind is torch.Size:
+        return torch.Size(map(plain_numbers, value))
+    if kind is dict:
+        return {plain_numbers(key): plain_numbers(item) for key, item in value.items()}
+    return value
 
 
 # -- text ----------------------------------------------------------------------------------------------

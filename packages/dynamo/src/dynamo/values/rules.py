@@ -304,7 +304,7 @@ def _text(name: str, function: Any) -> None:
         if isinstance(value, list | tuple | dict | set | frozenset | collections.deque):
             operators.force(machine, value)
             _check_text(machine, value)
-            return function(value)
+            return function(operators.plain_numbers(value))
         if attributes.class_attribute(kind, "__repr__") is not object.__repr__:
             return function(value)
         raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "the text of an object has its address")

@@ -141,7 +141,7 @@ def copy_free_vars(machine: Machine, frame: Frame, op: Op) -> None:
     free_and_cells(frame)
 
 
-@opcode("LOAD_DEREF")
+@opcode("LOAD_DEREF", breaks=True)
 def load_deref(machine: Machine, frame: Frame, op: Op) -> None:
     """[..] -> [.., contents of the cell]"""
     cell = frame.slots[op.arg]
@@ -164,7 +164,7 @@ def delete_deref(machine: Machine, frame: Frame, op: Op) -> None:
     del frame.slots[op.arg].cell_contents
 
 
-@opcode("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
+@opcode("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF", breaks=True)
 def load_classderef(machine: Machine, frame: Frame, op: Op) -> None:
     """A class body's name, else the cell."""
     if op.name == "LOAD_FROM_DICT_OR_DEREF":
