@@ -36,7 +36,13 @@ FORBIDDEN = (
     "torch.export",
 )
 PUBLIC_ROOTS = {
-    "primtorch": ("primtorch", "primtorch.symbolic", "primtorch.fake", "primtorch.regions"),
+    "primtorch": (
+        "primtorch",
+        "primtorch.symbolic",
+        "primtorch.fake",
+        "primtorch.regions",
+        "primtorch.errors",
+    ),
     "dynamo": ("dynamo",),
     "aot_autograd": ("aot_autograd",),
     "inductor": ("inductor",),
@@ -119,7 +125,12 @@ def _names_of_from(node: ast.ImportFrom, siblings: bool) -> Iterator[str]:
 def _call_faults(node: ast.Call, package: str, declared: set[str]) -> Iterator[str]:
     """Judges calls that import at run time."""
     name = _dotted(node.func)
-    if name is None or name.split(".")[-1] not in {"import_module", "__import__"}:
+    if name not in {
+        "importlib.import_module",
+        "import_module",
+        "builtins.__import__",
+        "__import__",
+    }:
         return
     match node.args:
         case [ast.Constant(value=str(module)), *_]:
