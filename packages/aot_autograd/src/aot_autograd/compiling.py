@@ -7,8 +7,10 @@ Invariant: nothing is kept between two calls of `compile_flat` but what the retu
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +32,8 @@ from aot_autograd.text import text
 from primtorch.fake import FakeTensor, TensorMeta, meta_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch import fx
 
     from aot_autograd._torch import OpOverload
@@ -155,15 +159,32 @@ def compile_flat(
             shared=shared,
         )
 
-    recorded = traced(())
-    groups = storage_groups(example_inputs, specs)
-    if groups and recorded.metadata.mutations:
-        touched = mutated_groups(groups, recorded.metadata)
-        if touched:
-            recorded = traced([share(example_inputs, group, source) for group in touched])
-    if not recorded.has_backward:
-        return _compile_inference(recorded, specs, tools)
-    return _compile_training(recorded, called, specs, tools)
+    with _collection_paused():
+        recorded = traced(())
+        groups = storage_groups(example_inputs, specs)
+        if groups and recorded.metadata.mutations:
+            touched = mutated_groups(groups, recorded.metadata)
+            if touched:
+                recorded = traced([share(example_inputs, group, source) for group in touched])
+        if not recorded.has_backward:
+            return _compile_inference(recorded, specs, tools)
+        return _compile_training(recorded, called, specs, tools)
+
+
+@contextmanager
+def _collection_paused() -> Iterator[None]:
+    """No cyclic garbage collection inside.
+
+    A graph makes tens of thousands of objects that all live on, so that every collection is for
+    nothing, and a full one in a process that has loaded models takes longer than the trace.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _with_duplicates(
