@@ -109,7 +109,7 @@ def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any
     if first is None and second is None:
         _prepare(machine, left)
         _prepare(machine, right)
-        return function(left, right)
+        return function(left, plain_numbers(right) if kind_left is str else right)
     if second is not None and kind_left is not kind_right and issubclass(kind_right, kind_left):
         result = _call(machine, second, right, left)
         if result is not NotImplemented:
