@@ -364,7 +364,7 @@ def normalized(source: Source, memo: dict[Source, Source]) -> Source:
             case _ if inner is outer:
                 found = source
             case _:
-                found = replace(source, base=inner)  # type: ignore[call-arg]  # it has a base
+                found = replace(source, base=inner)  # type: ignore[arg-type]  # it has a base
         found = memo.setdefault(found, found)
         memo[source] = found
     return found
