@@ -162,8 +162,8 @@ def same_object(left, right):
         return True
     if type(left) is not type(right):
         return False
-    if isinstance(left, torch.Tensor):  # iterating over a tensor makes new ones each time
-        return left.shape == right.shape and left.data_ptr() == right.data_ptr()
+    if isinstance(left, torch.Tensor):  # iterating and indexing make new ones each time
+        return left.dtype is right.dtype and torch.equal(left, right)
     return isinstance(left, (int, str, tuple, types.GenericAlias)) and left == right
 
 
