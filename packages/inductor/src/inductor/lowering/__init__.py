@@ -14,6 +14,8 @@ from inductor.lowering import (
     views,
 )
 from inductor.lowering import vendor as vendor_operators
+
+from inductor.lowering import product  # isort: skip  # takes addmm over from the vendor list
 from inductor.lowering.lower import lower
 from inductor.lowering.registry import LOWERINGS, VENDOR, VIEWS
 
@@ -24,6 +26,7 @@ FAMILIES = (
     normalization,
     pointwise,
     pooling,
+    product,
     reduction,
     vendor_operators,
     views,

@@ -112,7 +112,7 @@ def _rows(points: int | None, row: int, *, accumulates: bool) -> Blocks:
     programs = 0
     if accumulates:
         rows = 4 * MULTIPROCESSORS if points is None else -(-points // outer)
-        programs = min(2 * MULTIPROCESSORS, rows)
+        programs = min(8 * MULTIPROCESSORS, rows)
     return Blocks("persistent", outer, inner, 1, warps, 1, max(programs, 1) if accumulates else 0)
 
 

@@ -38,7 +38,8 @@ __all__ = ["split_kernels"]
 
 _INDEX, _BOOL = torch.int64, torch.bool
 _SHORTEST_PART = 512
-_ENOUGH_PROGRAMS = 2 * MULTIPROCESSORS
+_ENOUGH_PROGRAMS = 6 * MULTIPROCESSORS
+"""Fewer than this leave memory idle: a program of a reduction has few loads in flight."""
 _SPLITTABLE = {"sum", "prod", "max", "min", "any", "all", "welford"}
 _PADDABLE = _SPLITTABLE - {"welford"}
 
@@ -167,7 +168,7 @@ def _choose_split(kernel: Kernel, kinds: set[str], *, may_pad: bool) -> _Split |
         return None
     vector = kernel.decisions.vector
     shortest = 64 if vector is not None and vector.level == "outer" else _SHORTEST_PART
-    wanted = min(-(-2 * _ENOUGH_PROGRAMS // programs), row // shortest)
+    wanted = min(-(-_ENOUGH_PROGRAMS // programs), row // shortest)
     if wanted < 2:
         return None
     for parts in range(wanted, max(wanted // 2, 2) - 1, -1):
