@@ -106,7 +106,8 @@ def assert_equal(ours, theirs, *, tolerance=None):
         assert mine.dtype == other.dtype
         assert mine.shape == other.shape
         assert mine.numel() == 0 or all(
-            a == b or n == 1 for a, b, n in zip(mine.stride(), other.stride(), mine.shape, strict=True)
+            a == b or n == 1
+            for a, b, n in zip(mine.stride(), other.stride(), mine.shape, strict=True)
         ), (mine.stride(), other.stride())
         extra = {} if tolerance is None else {"rtol": tolerance, "atol": tolerance}
         torch.testing.assert_close(mine, other, equal_nan=True, **extra)
@@ -153,5 +154,3 @@ def compare():
         return next(given[p].shape[d] for p, d, n in symbolic if n == name)
 
     return check
-
-

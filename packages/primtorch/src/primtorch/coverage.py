@@ -90,8 +90,10 @@ class CoverageReport:
         lines = [
             "# What becomes of each ATen operator",
             "",
-            "Made by `python -m primtorch coverage --markdown` with torch "
-            f"{torch.__version__.split('+')[0]}; don't edit.",
+            (
+                "Made by `python -m primtorch coverage --markdown` with torch "
+                f"{torch.__version__.split('+')[0]}; don't edit."
+            ),
             "",
             *(f"- {kind.value}: {number}" for kind, number in self.counts().items()),
             "",
