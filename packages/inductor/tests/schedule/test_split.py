@@ -108,7 +108,13 @@ def test_kernels_that_fill_the_device_or_are_short_stay_whole(device, shape):
 
 def test_columns_become_rows_of_partial_results():
     rows, width = 1000, 48
-    graph = graph_of(CUDA, x=((rows, width), F32), y=((rows, width), F32), total=((width,), F32))
+    graph = graph_of(
+        CUDA,
+        x=((rows, width), F32),
+        y=((rows, width), F32),
+        total=((width,), F32),
+        half=((width,), torch.bfloat16),
+    )
     recorder = Recorder((rows,), (width,))
     (i,), (r,) = recorder.outer, recorder.inner
     recorder.stage("inner")
@@ -116,8 +122,12 @@ def test_columns_become_rows_of_partial_results():
     recorder.store("y", width * i + r, recorder.op("neg", value), F32)
     recorder.accumulate("total", r, value, F32, "sum")
     kernel = make_kernel("k0", recorder.finish(), graph.buffers, locals_=(), device=CUDA, nodes=())
-    split, steps = split_kernels(graph, [kernel])
-    assert len(steps) == 2
+    convert = Recorder((width,))
+    (j,) = convert.outer
+    convert.store("half", j, convert.load("total", j, F32), torch.bfloat16)
+    narrow = make_kernel("k1", convert.finish(), graph.buffers, locals_=(), device=CUDA, nodes=())
+    split, steps = split_kernels(graph, [kernel, narrow])
+    assert len(steps) == 2, "the conversion joins the kernel that adds the parts"
     (parts,) = set(split.buffers) - set(graph.buffers)
     programs, length = split.buffers[parts].shape
     assert length == width
@@ -128,5 +138,7 @@ def test_columns_become_rows_of_partial_results():
         [x.view(rows, width)[:600].sum(0), x.view(rows, width)[600:].sum(0)]
     )
     storages = {parts: rows_of_parts, "total": torch.zeros(width)}
+    storages["half"] = torch.zeros(width, dtype=torch.bfloat16)
     run_body(steps[1].body, storages)
     torch.testing.assert_close(storages["total"], x.view(rows, width).sum(0))
+    assert torch.equal(storages["half"], storages["total"].bfloat16())

@@ -72,9 +72,22 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     vector = kernel.decisions.vector
     if vector is not None and vector.level == "outer" and not accumulates:
         return _columns(points, row)
+    if row is not None and LONGEST_ROW < row <= 2 * LONGEST_ROW and _reads_one_row(kernel):
+        return Blocks("persistent", 1, 2 * LONGEST_ROW, 1, 16, 1, 0)
     if row is None or row > LONGEST_ROW:
-        return Blocks("looped", 1, 2048, 1, 8, 2, 0)
+        # few rows in flight, so that what a later sweep reads again is still in the cache
+        return Blocks("looped", 1, 8192, 1, 16, 1, 0)
     return _rows(points, row, accumulates=accumulates)
+
+
+def _reads_one_row(kernel: Kernel) -> bool:
+    """Whether the registers of a program can hold all that its sweeps load."""
+    loads = {
+        (operation.buffer, operation.index)
+        for _, operation, stage in kernel.body.operations()
+        if stage.level == "inner" and operation.name == "load"
+    }
+    return len(loads) <= 1
 
 
 def _points(kernel: Kernel, points: int | None) -> Blocks:

@@ -53,11 +53,13 @@ def split_kernels(
     """
     buffers = dict(graph.buffers)
     result: list[Step] = []
-    for step in steps:
+    waiting = list(reversed(steps))
+    while waiting:
+        step = waiting.pop()
         if not isinstance(step, Kernel) or (step.device.type == "cpu" and not everywhere):
             result.append(step)
             continue
-        made = _columns(step, buffers) or _parts(step, buffers) or [step]
+        made = _columns(step, buffers, waiting) or _parts(step, buffers) or [step]
         result.extend(made)
     return replace(graph, buffers=buffers), result
 
@@ -77,8 +79,11 @@ def _new_buffer(
 
 
 # ---- columns summed over all rows ----------------------------------------
-def _columns(kernel: Kernel, buffers: dict[str, Buffer]) -> list[Kernel] | None:
-    """A kernel with `accumulate`: each program keeps a row of partial results, a second kernel adds the rows."""
+def _columns(kernel: Kernel, buffers: dict[str, Buffer], later: list[Step]) -> list[Kernel] | None:
+    """A kernel with `accumulate`: each program keeps a row of partial results, a second kernel adds the rows.
+
+    Kernels of `later` (last first) that only convert the sums join the second kernel and leave the list.
+    """
     columns = [
         operation for _, operation, _ in kernel.body.operations() if operation.name == "accumulate"
     ]
@@ -87,14 +92,11 @@ def _columns(kernel: Kernel, buffers: dict[str, Buffer]) -> list[Kernel] | None:
     blocks = choose_blocks(kernel)
     length = product(kernel.body.reduction_ranges)
     renamed: dict[str, str] = {}
-    following: list[Kernel] = []
     for column in columns:
         assert column.buffer is not None
-        parts = _new_buffer(
-            buffers, column.buffer, (blocks.programs, length), column.dtype, kernel.device
-        )
+        shape = (blocks.programs, length)
+        parts = _new_buffer(buffers, column.buffer, shape, column.dtype, kernel.device)
         renamed[column.buffer] = parts.name
-        following.append(_combine_rows(kernel, column, parts, buffers))
     stages = tuple(
         Stage(
             stage.level,
@@ -105,9 +107,14 @@ def _columns(kernel: Kernel, buffers: dict[str, Buffer]) -> list[Kernel] | None:
     )
     body = LoopBody(kernel.body.ranges, kernel.body.reduction_ranges, stages)
     first = make_kernel(
-        kernel.name, body, buffers, locals_=kernel.locals, device=kernel.device, nodes=kernel.nodes
+        kernel.name,
+        body,
+        buffers,
+        locals_=kernel.locals,
+        device=kernel.device,
+        nodes=kernel.nodes,
     )
-    return [first, *following]
+    return [first, _combine_rows(kernel, columns, renamed, buffers, later)]
 
 
 def _retarget(operation: Operation, renamed: dict[str, str]) -> Operation:
@@ -117,26 +124,56 @@ def _retarget(operation: Operation, renamed: dict[str, str]) -> Operation:
 
 
 def _combine_rows(
-    kernel: Kernel, column: Operation, parts: Buffer, buffers: dict[str, Buffer]
+    kernel: Kernel,
+    columns: Sequence[Operation],
+    renamed: dict[str, str],
+    buffers: dict[str, Buffer],
+    later: list[Step],
 ) -> Kernel:
-    programs, length = parts.shape
-    assert column.buffer is not None
+    """Add up the rows of partial results of all columns of a kernel, then convert the sums."""
+    programs, length = buffers[next(iter(renamed.values()))].shape
     recorder = Recorder((length,), (programs,))
     (place,), (program,) = recorder.outer, recorder.inner
     recorder.stage("inner")
-    value = recorder.load(parts.name, length * program + place, parts.dtype)
-    total = recorder.reduce(_kind(column), value, dtype=value.dtype)
+    totals: list[Scalar] = []
+    for column in columns:
+        parts = buffers[renamed[str(column.buffer)]]
+        value = recorder.load(parts.name, length * program + place, parts.dtype)
+        totals.append(recorder.reduce(_kind(column), value, dtype=value.dtype))
     recorder.stage("outer")
-    target = buffers[column.buffer]
-    coordinates = delinearize(place, target.shape)
-    recorder.store(target.name, linear_index(coordinates, target.stride), total, target.dtype)
+    for column, total in zip(columns, totals, strict=True):
+        target = buffers[str(column.buffer)]
+        coordinates = delinearize(place, target.shape)
+        index = linear_index(coordinates, target.stride)
+        recorder.store(target.name, index, total, target.dtype)
+    nodes = list(kernel.nodes)
+    for step in reversed(later):
+        if isinstance(step, Kernel) and _only_converts(step, set(renamed), length):
+            later.remove(step)
+            nodes += step.nodes
+            mapping: dict[Symbol, Size] = dict(zip(_symbols(step.body)[0], (place,), strict=True))
+            for stage in step.body.stages:
+                recorder.replay(_numbered(stage), mapping, {}, {})
     return make_kernel(
-        f"{kernel.name}_{target.name}",
+        f"{kernel.name}_columns",
         recorder.finish(),
         buffers,
         locals_=(),
         device=kernel.device,
-        nodes=kernel.nodes,
+        nodes=tuple(nodes),
+    )
+
+
+def _only_converts(kernel: Kernel, sums: set[str], length: Size) -> bool:
+    """Whether a kernel works element by element on column sums and nothing else."""
+    body = kernel.body
+    if body.ranges != (length,) or body.reduction_ranges or kernel.reuses or not body.reads <= sums:
+        return False
+    (symbol,) = _symbols(body)[0]
+    return all(
+        operation.index == symbol and operation.attribute != "add"
+        for _, operation, _ in body.operations()
+        if operation.buffer is not None
     )
 
 
