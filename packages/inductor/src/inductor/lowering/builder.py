@@ -15,6 +15,7 @@ import torch
 
 from inductor.ir.index import contiguous_stride, linear_index
 from inductor.ir.nodes import Buffer, LoopNode, OperatorCall, Origin, View
+from inductor.ir.operations import HALF_DTYPES
 from inductor.ir.recorder import Recorder, Scalar
 from inductor.lowering.values import Coordinates, Value
 from primtorch.symbolic import bounds
@@ -254,10 +255,19 @@ class Builder:
 
         scalars = finish(recorder, reduce)
         recorder.stage("outer")
+        columns = bool(outer) and bool(inner) and order[-1] not in reduced
+        later: list[tuple[Buffer, Buffer]] = []
         for buffer, scalar in zip(results, scalars, strict=True):
-            narrowed = recorder.to_dtype(scalar, buffer.dtype)
-            recorder.store(buffer.name, linear_index(place, buffer.stride), narrowed, buffer.dtype)
+            target = buffer
+            if columns and buffer.dtype in HALF_DTYPES:
+                # Unrounded sums of columns can be gathered along with row-wise work.
+                target = self.buffer(buffer.shape, buffer.stride, scalar.dtype, buffer.device)
+                later.append((target, buffer))
+            narrowed = recorder.to_dtype(scalar, target.dtype)
+            recorder.store(target.name, linear_index(place, target.stride), narrowed, target.dtype)
         self.loop("reduction", recorder, value.device)
+        for wide, buffer in later:
+            self.store(self.stored(wide), buffer.view)
 
     def scatter(
         self,

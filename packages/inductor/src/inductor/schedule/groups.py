@@ -346,6 +346,13 @@ def _fit_reduction_on_points(group: Group, info: NodeInfo, found: list[Fit]) -> 
         if change is not None:
             theirs, target = finer, extents
             mappings = [dict(zip(ours, finer, strict=True))]
+    if not mappings and info.accumulates:
+        # Column sums: their rows may be several of the group's loops, which come first there.
+        swapped = refine_mapping(
+            (*info.inner, *info.outer), (*body.reduction_ranges, *body.ranges), theirs, target
+        )
+        if swapped is not None:
+            mappings = [swapped]
     for mapping in mappings:
         fit = _divided(group, info, mapping, theirs, target, change)
         if fit is not None:
@@ -368,8 +375,8 @@ def _divided(
     """Outer and reduction loops of the new space, from where the reduction's variables went."""
     extent_of = dict(zip(theirs, extents, strict=True))
     positions = {symbol: position for position, symbol in enumerate(theirs)}
-    kept = _plain_symbols(mapping, info.outer, positions)
-    summed = _plain_symbols(mapping, info.inner, positions)
+    kept = _covered_symbols(mapping, info.outer, positions)
+    summed = _covered_symbols(mapping, info.inner, positions)
     if kept is None or summed is None:
         return None
     role: Role = info.node.kind
@@ -396,16 +403,18 @@ def _divided(
     return Fit(outer, inner, Member(info, own, role, "inner"), moved, "inner")
 
 
-def _plain_symbols(
+def _covered_symbols(
     mapping: Mapping, symbols: Sequence[Symbol], known: dict[Symbol, int]
 ) -> list[Symbol] | None:
-    """The variables that `symbols` are mapped to; None where one is mapped to something else."""
+    """The group's variables that `symbols` are made of, outermost first; None where one isn't the group's."""
     found: list[Symbol] = []
     for symbol in symbols:
-        value = mapping[symbol]
-        if not isinstance(value, Symbol) or value not in known:
+        parts = free_symbols(mapping[symbol])
+        if not parts <= known.keys() or (
+            not isinstance(mapping[symbol], Symbol) and len(parts) < 2
+        ):
             return None
-        found.append(value)
+        found.extend(sorted(parts, key=known.__getitem__))
     return found
 
 

@@ -70,11 +70,19 @@ def long_sum(call, x):
     return [call(aten.sum.default, x), call(aten.amax.default, x, [0], False)]
 
 
+def gelu_backward_and_bias(call, x, grad):
+    """A pointwise kernel over three dimensions whose result is also summed over the first two, in a half type."""
+    slope = call(aten.mul.Tensor, grad, call(aten.sigmoid.default, x))
+    flat = call(aten.view.default, slope, [-1, x.shape[-1]] if isinstance(x, torch.Tensor) else [-1, 48])
+    return [slope, call(aten.sum.dim_IntList, flat, [0])]
+
+
 CASES = {
     "softmax": (softmax, [(5, 37)]),
     "norm": (norm_and_columns, [(70, 40), (40,), (70, 40)]),
     "product": (product_and_activation, [(9, 16), (16, 8), (8,)]),
     "long_sum": (long_sum, [(3000, 3)]),
+    "bias": (gelu_backward_and_bias, [(4, 6, 48), (4, 6, 48)]),
 }
 
 
