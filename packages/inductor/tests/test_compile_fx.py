@@ -106,3 +106,11 @@ def test_unfused_and_unrounded_are_options(traced):
 
 def test_public_names_are_the_documented_ones():
     assert inductor.__all__ == sorted(inductor.__all__)
+
+
+def test_the_compiler_of_the_options_is_the_one_that_is_used(traced, caplog):
+    gm = traced(lambda x: x * 2 + 1, X)
+    with caplog.at_level(logging.WARNING, logger="inductor"):
+        compiled = compile_fx(gm, options=InductorOptions(compiler="/nowhere/of-the-options"))
+    assert "CXX='/nowhere/of-the-options'" in caplog.text
+    torch.testing.assert_close(compiled([X])[0], X * 2 + 1)

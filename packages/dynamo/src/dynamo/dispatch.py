@@ -144,10 +144,13 @@ class Compiler:
                 if len(cache.entries) >= self.options.recompile_limit:
                     self._limit(cache, function, slots)
                     return run_original(function, slots)
+                raised = captured = None
                 try:
                     captured = self._capture(cache, function, slots)
                 except UserError as error:
-                    return self._run_raising(function, slots, error)
+                    raised = error
+                if raised is not None:  # outside of the handler: eager's exception has no context
+                    return self._run_raising(function, slots, raised)
                 if captured is None:
                     return run_original(function, slots)
                 cache.add(captured.entry)

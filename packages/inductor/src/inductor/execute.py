@@ -5,6 +5,7 @@ In: a `Program` and its FX graph. Out: a callable with `boxed` and `output_layou
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -86,6 +87,8 @@ def execute(
     except ImportError:
         return CompiledGraph(InterpretedProgram(program), program, layouts)
     settings = BuildSettings.from_environment()
+    if options.compiler:
+        settings = dataclasses.replace(settings, compiler=options.compiler)
     if observer is not None:
         observer("08_kernel.cpp", "\n".join(kernel_texts(program).values()))
         observer("09_program.txt", calls_text(program))

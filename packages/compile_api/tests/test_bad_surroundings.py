@@ -1,0 +1,138 @@
+"""What is wrong outside of the call of `compile`: the machine it runs on, and what the program is given.
+
+The machine's faults are tried in processes of their own, as a user meets them: the program goes on, right,
+with one warning. The program's own faults are eager's: same exception, same message, the user's line.
+"""
+
+import os
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+import torch
+
+import compile_api
+
+PROGRAM = """
+import torch
+import compile_api
+
+def gelu(x):
+    return torch.nn.functional.gelu(x) * 2
+
+def total(x):
+    return (x.sin() + 1).sum(-1)
+
+for function in (gelu, total):
+    x = torch.linspace(-3, 3, 64).reshape(4, 16).requires_grad_()
+    y = compile_api.compile(function)(x)
+    torch.testing.assert_close(y, function(x))
+    (gradient,) = torch.autograd.grad(y.sum(), x)
+    torch.testing.assert_close(gradient, torch.autograd.grad(function(x).sum(), x)[0])
+print("right")
+"""
+
+
+def run(**environment: str) -> str:
+    """What a program of two graphs, trained, writes to stderr in this environment."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+    return done.stderr
+
+
+@pytest.mark.parametrize("strict", ["0", "1"])
+def test_a_compiler_that_is_missing_is_one_warning_and_eager_results(strict, tmp_path):
+    warned = run(CXX="/nowhere/g++", COMPILE_API_STRICT=strict, COMPILE_API_CACHE_DIR=str(tmp_path))
+    (line,) = warned.strip().splitlines()
+    assert "no C++ compiler found (looked for CXX='/nowhere/g++', which can't be run)" in line
+    assert "apt-get install g++" in line
+
+
+def test_a_compiler_that_fails_is_one_warning_and_eager_results(tmp_path):
+    warned = run(CXX="/bin/false", COMPILE_API_CACHE_DIR=str(tmp_path))
+    (line,) = warned.strip().splitlines()
+    assert "false failed with status 1" in line
+    assert "set CXX to another one" in line
+
+
+@pytest.mark.parametrize("broken", ["a file", "no permission"])
+def test_a_cache_directory_that_cannot_be_written_is_one_warning(broken, tmp_path):
+    # /proc refuses new directories to everybody, root too
+    directory = tmp_path / "file" if broken == "a file" else Path("/proc/compile_api")
+    if broken == "a file":
+        directory.touch()
+    (line,) = run(COMPILE_API_CACHE_DIR=str(directory)).strip().splitlines()
+    assert "kernels are not kept beyond this process" in line
+    assert str(directory) in line
+
+
+class Raising(torch.nn.Module):
+    """Raises in several ways, by the shape of what it is given."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.linear(x)
+        if x.shape[0] == 3:
+            raise KeyError("three")  # line: raised
+        if x.shape[0] == 5:
+            y = y @ torch.ones(3, 3)  # line: refused by torch
+        return self.inner(y)
+
+    def inner(self, y):
+        assert y.shape[0] != 7, "seven"  # line: asserted
+        return y.relu()
+
+
+def caught(function, *arguments):
+    """The exception of a call, and the lines of this file that its traceback shows."""
+    try:
+        function(*arguments)
+    except Exception as error:  # noqa: BLE001 - any exception is what is compared
+        lines = [
+            frame.line
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == __file__ and frame.name != "caught"
+        ]
+        return type(error), str(error), error.__cause__, error.__context__, lines
+    return None
+
+
+CASES = {
+    "raised": (torch.ones(3, 4),),
+    "refused by torch": (torch.ones(5, 4),),
+    "asserted": (torch.ones(7, 4),),
+    "a wrong shape": (torch.ones(2, 5),),
+    "a wrong dtype": (torch.ones(2, 4, dtype=torch.int64),),
+    "text for a tensor": ("text",),
+    "None for a tensor": (None,),
+    "a number for a tensor": (3.0,),
+    "a list for a tensor": ([1.0, 2.0, 3.0, 4.0],),
+    "too few arguments": (),
+    "too many arguments": (torch.ones(2, 4), 1),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("warm", [False, True], ids=["first call", "after a good call"])
+def test_an_exception_is_eagers_with_the_users_line(case, warm):
+    module = Raising()
+    compiled = compile_api.compile(module)
+    if warm:
+        x = torch.ones(2, 4)
+        torch.testing.assert_close(compiled(x), module(x))
+    expected, actual = caught(module, *CASES[case]), caught(compiled, *CASES[case])
+    assert expected is not None
+    assert actual == expected
+    x = torch.ones(6, 4)  # and it goes on working
+    torch.testing.assert_close(compiled(x), module(x))
