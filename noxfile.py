@@ -14,7 +14,6 @@ import os
 import shutil
 import sys
 import tomllib
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import nox
@@ -25,7 +24,9 @@ SOURCES = tuple(f"packages/{package}/src" for package in PACKAGES)
 CONSTRAINTS = ROOT / "ci" / "constraints.txt"
 BASE = ROOT / ".nox" / "base"
 REPORTS = ROOT / ".nox" / "reports" / str(os.getpid())  # a folder a run: `total` adds up one run
-TEST_TOOLS = ("pytest", "hypothesis", "syrupy", "transformers", "triton")
+TOTAL = ROOT / ".nox" / "total"  # the last line that `sh ci/nox` prints
+# expecttest: torch's own operator database, which primtorch's tests draw from, imports it
+TEST_TOOLS = ("pytest", "hypothesis", "syrupy", "transformers", "triton", "expecttest")
 DOCUMENT_TOOLS = ("mkdocs", "mkdocs-material", "mkdocstrings", "mkdocstrings-python")
 BUILD_TOOLS = ("hatchling", "editables", "setuptools")
 
@@ -99,6 +100,7 @@ def _pytest(session: nox.Session, *arguments: str) -> None:
     session.env.setdefault("COMPILE_API_STRICT", "1")
     session.run(
         "python", "-m", "pytest", "-q", "-p", "no:cacheprovider",
+        "--durations=0", "--durations-min=20",
         f"--junitxml={REPORTS / session.name}.xml", *arguments,
         success_codes=[0],
     )  # fmt: skip
@@ -120,8 +122,8 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Mypy, strict, over the shipped source (or the packages named after `--`)."""
     _tools(session, "mypy", "click", "rich", "platformdirs", "filelock", "pytest")
-    for package in session.posargs or PACKAGES:
-        session.run("mypy", f"packages/{package}/src")
+    packages = session.posargs or PACKAGES
+    session.run("mypy", *(f"packages/{package}/src" for package in packages))
 
 
 @nox.session
@@ -225,15 +227,15 @@ def build(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def total(session: nox.Session) -> None:
-    """Adds up the tests of this run's sessions."""
-    counts = dict.fromkeys(("tests", "failures", "errors", "skipped"), 0)
-    for report in sorted(REPORTS.glob("*.xml")):
-        for suite in ET.parse(report).getroot().iter("testsuite"):
-            for name in counts:
-                counts[name] += int(suite.get(name, 0))
-    shutil.rmtree(REPORTS, ignore_errors=True)
-    failed = counts["failures"] + counts["errors"]
-    passed = counts["tests"] - failed - counts["skipped"]
-    print(f"{passed} passed, {failed} failed, {counts['skipped']} skipped", flush=True)  # noqa: T201
-    if failed:
-        session.error(f"{failed} tests failed; see the sessions above")
+    """Adds up the tests of this run's sessions: pytest tells each result again, and their totals."""
+    if not any(REPORTS.glob("*.xml")):
+        session.error("no tests were run")
+    session.env["PYTHONPATH"] = str(ROOT / "ci")
+    try:
+        session.run(
+            str(BASE / "bin" / "python"), "-m", "pytest", "-p", "total", "-p", "no:cacheprovider",
+            "-q", "--tb=line", f"--rootdir={REPORTS}", str(REPORTS), external=True,
+            env={"COMPILE_API_TOTAL": str(TOTAL)},
+        )  # fmt: skip
+    finally:
+        shutil.rmtree(REPORTS, ignore_errors=True)

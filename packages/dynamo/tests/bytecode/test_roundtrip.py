@@ -14,18 +14,28 @@ import pytest
 
 HERE = Path(__file__).parent
 SOURCE = HERE.parents[1] / "src" / "dynamo"
-PYENV = Path.home() / ".pyenv" / "versions"
+PYENV = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+
+
+def runs(python, version):
+    """Whether `python` is that version: a version manager's shim may be there and refuse to run."""
+    done = subprocess.run(
+        [python, "-c", "import sys; print('{}.{}'.format(*sys.version_info[:2]))"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip() == version
 
 
 def interpreters():
     found = {"{}.{}".format(*sys.version_info[:2]): sys.executable}
     for version in ("3.11", "3.12", "3.13"):
+        candidates = sorted(map(str, PYENV.glob(f"{version}.*/bin/python")), reverse=True)
         installed = shutil.which(f"python{version}")
-        candidates = sorted(PYENV.glob(f"{version}.*/bin/python")) if PYENV.is_dir() else []
-        if version not in found and candidates:
-            found[version] = str(candidates[-1])
-        elif version not in found and installed:
-            found[version] = installed
+        for python in (*candidates, installed):
+            if version not in found and python is not None and runs(python, version):
+                found[version] = python
     return sorted(found.items())
 
 

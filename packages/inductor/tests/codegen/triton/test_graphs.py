@@ -73,7 +73,9 @@ def long_sum(call, x):
 def gelu_backward_and_bias(call, x, grad):
     """A pointwise kernel over three dimensions whose result is also summed over the first two, in a half type."""
     slope = call(aten.mul.Tensor, grad, call(aten.sigmoid.default, x))
-    flat = call(aten.view.default, slope, [-1, x.shape[-1]] if isinstance(x, torch.Tensor) else [-1, 48])
+    flat = call(
+        aten.view.default, slope, [-1, x.shape[-1]] if isinstance(x, torch.Tensor) else [-1, 48]
+    )
     return [slope, call(aten.sum.dim_IntList, flat, [0])]
 
 
