@@ -51,7 +51,11 @@ def _check(gm: GraphModule, _: GraphModule, __: InductorOptions) -> GraphModule:
 
 
 def _lower(gm: GraphModule, _: GraphModule, options: InductorOptions) -> Graph:
-    return lowering.lower(gm, round_halves=options.round_halves)
+    return lowering.lower(
+        gm,
+        round_halves=options.round_halves,
+        pad_everywhere=options.executor == "triton_interpreter",
+    )
 
 
 def _schedule(graph: Graph, _: GraphModule, options: InductorOptions) -> Program:

@@ -6,7 +6,8 @@ from torch.fx import Graph, GraphModule
 
 from inductor import InductorOptions
 from inductor.ir import Kernel, OperatorCall
-from inductor.lowering.builder import aligned_rows
+from inductor.ir.execute import run_program
+from inductor.lowering.builder import Builder, aligned_rows
 from inductor.pipeline import plan
 from primtorch.fake import FakeTensor, ShapeContext, TensorMeta
 
@@ -15,32 +16,31 @@ CUDA, CPU, BF16 = torch.device("cuda", 0), torch.device("cpu"), torch.bfloat16
 
 
 @pytest.mark.parametrize(
-    ("shape", "dtype", "device", "expected"),
+    ("columns", "dtype", "device", "expected"),
     [
-        ((64, 30522), BF16, CUDA, (30528, 1)),
-        ((2, 64, 30522), BF16, CUDA, (64 * 30528, 30528, 1)),
-        ((64, 30528), BF16, CUDA, (30528, 1)),
-        ((64, 30522), torch.float32, CUDA, (30522, 1)),
-        ((64, 30522), BF16, CPU, (30522, 1)),
-        ((64, 7), BF16, CUDA, (7, 1)),
+        (30522, BF16, CUDA, 30528),
+        (30528, BF16, CUDA, 30528),
+        (30522, torch.float32, CUDA, 30522),
+        (30522, BF16, CPU, 30522),
+        (7, BF16, CUDA, 7),
     ],
 )
-def test_strides(shape, dtype, device, expected):
-    stride = torch.empty(shape, device="meta").stride()
-    assert aligned_rows(shape, stride, dtype, device) == expected
+def test_columns(columns, dtype, device, expected):
+    assert Builder().padded(columns, dtype, device) == expected
 
 
-def test_other_layouts_stay():
-    assert aligned_rows((64, 30522), (1, 64), BF16, CUDA) == (1, 64)
+def test_rows():
+    assert aligned_rows((2, 64, 30522), (64 * 30522, 30522, 1), 30528) == (64 * 30528, 30528, 1)
+    assert aligned_rows((64, 30522), (1, 64), 30528) == (1, 64), "other layouts stay"
 
 
-def logits_graph():
+def logits_graph(device=CUDA):
     """Logits with a bias, returned, and their softmax consumed by another product."""
     context = ShapeContext()
     graph = Graph()
 
     def value(shape):
-        meta = TensorMeta(shape, torch.empty(shape, device="meta").stride(), BF16, CUDA)
+        meta = TensorMeta(shape, torch.empty(shape, device="meta").stride(), BF16, device)
         node = graph.placeholder(f"x{len(graph.nodes)}")
         node.meta["val"] = FakeTensor.create(meta, context)
         node.meta["input"] = {"kind": "argument", "name": node.name, "static": False}
@@ -67,7 +67,50 @@ def test_products_write_and_read_padded_rows_and_outputs_keep_eagers_layout():
     calls = [step for step in program.schedule.steps if isinstance(step, OperatorCall)]
     assert [call.operator for call in calls] == [aten.mm.default, aten.mm.default]
     product, back = calls
-    assert program.graph.buffers[product.outputs[0]].stride == (1008, 1)
+    assert program.graph.buffers[product.outputs[0]].shape == (64, 1008)
     assert next(view for view in back.views() if view.shape == (64, 1001)).stride == (1008, 1)
     assert program.graph.outputs[0].stride == (1001, 1)
     assert any(isinstance(step, Kernel) for step in program.schedule.steps)
+
+
+def test_values_are_those_of_the_unpadded_products():
+    module = logits_graph(CPU)
+    program = plan(module, InductorOptions(strict=True, verify=True, executor="triton_interpreter"))
+    tokens, weight = torch.randn(64, 32).to(BF16), (torch.randn(32, 1001) / 32).to(BF16)
+    bias = torch.randn(1001).to(BF16)
+    logits, back = run_program(program, (tokens, weight, bias))
+    expected = torch.addmm(bias, tokens, weight)
+    torch.testing.assert_close(logits, expected, rtol=2e-2, atol=2e-2)
+    assert logits.stride() == expected.stride()
+    torch.testing.assert_close(back, expected.exp() @ weight.t(), rtol=5e-2, atol=5e-2)
+
+
+def test_a_gradient_of_padded_logits_is_summed_into_rows_behind_which_there_is_room():
+    context = ShapeContext()
+    graph = Graph()
+    nodes = []
+    for shape in ((40, 601), (40, 16)):
+        node = graph.placeholder(f"x{len(nodes)}")
+        meta = TensorMeta(shape, (shape[1], 1), BF16, CPU)
+        node.meta["val"] = FakeTensor.create(meta, context)
+        node.meta["input"] = {"kind": "argument", "name": node.name, "static": False}
+        nodes.append(node)
+
+    def call(operator, *args):
+        node = graph.call_function(operator, args)
+        node.meta["val"] = operator(*torch.fx.node.map_arg(args, lambda n: n.meta["val"]))
+        return node
+
+    grad = call(aten.neg.default, call(aten.exp.default, nodes[0]))
+    weight_grad = call(aten.mm.default, call(aten.t.default, grad), nodes[1])
+    graph.output((weight_grad, call(aten.sum.dim_IntList, grad, [0])))
+    module = GraphModule(torch.nn.Module(), graph)
+    module.meta["wire"] = 1
+    program = plan(module, InductorOptions(strict=True, verify=True, executor="triton_interpreter"))
+    (product,) = (step for step in program.schedule.steps if isinstance(step, OperatorCall))
+    assert program.graph.buffers[product.outputs[0]].shape == (608, 16)
+    x, tokens = torch.randn(40, 601).to(BF16), torch.randn(40, 16).to(BF16)
+    result, _ = run_program(program, (x, tokens))
+    torch.testing.assert_close(result, (-x.exp()).t() @ tokens, rtol=5e-2, atol=1e-1)
+    assert result.shape == (601, 16)
+    assert result.stride() == (16, 1)

@@ -57,8 +57,9 @@ class TensorFact:
 class Builder:
     """The state of one lowering; see the module."""
 
-    def __init__(self, *, round_halves: bool = True) -> None:
+    def __init__(self, *, round_halves: bool = True, pad_everywhere: bool = False) -> None:
         self.round_halves = round_halves
+        self._pad_everywhere = pad_everywhere
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Node] = []
         self.fact: Any = None
@@ -69,6 +70,17 @@ class Builder:
     def argument_fact(self, position: int) -> TensorFact:
         """What the graph promises of the current operator's argument `position`."""
         raise NotImplementedError
+
+    def padded(self, columns: Size, dtype: torch.dtype, device: torch.device) -> Size:
+        """The number of columns that rows are given room for: on a GPU half types fill 16 bytes.
+
+        Measured in docs/performance.md; short rows are left alone.
+        """
+        on_gpu = device.type != "cpu" or self._pad_everywhere
+        if not on_gpu or dtype.itemsize != 2 or not isinstance(columns, int):
+            return columns
+        step = ROW_ALIGNMENT // dtype.itemsize
+        return columns if columns < SHORTEST_PADDED_ROW else -(-columns // step) * step
 
     # ---- names
     def buffer(
@@ -119,14 +131,18 @@ class Builder:
                 value.view = view
                 value.function = None
                 return view
-        layout = layout_for(value.shape, value.stride)
-        if not leaves:
-            layout = aligned_rows(value.shape, layout, value.dtype, value.device)
-        buffer = self.buffer(value.shape, layout, value.dtype, value.device)
-        self.store(value, buffer.view)
-        value.view = buffer.view
+        layout, shape = layout_for(value.shape, value.stride), value.shape
+        if shape and not leaves:
+            wide = self.padded(shape[-1], value.dtype, value.device)
+            aligned = aligned_rows(shape, layout, wide)
+            if aligned != layout:
+                layout, shape = aligned, (*shape[:-1], wide)
+        buffer = self.buffer(shape, layout, value.dtype, value.device)
+        view = View(buffer.name, value.shape, layout, 0, value.dtype)
+        self.store(value, view)
+        value.view = view
         value.function = None
-        return buffer.view
+        return view
 
     def store(self, value: Value, view: View) -> None:
         """A pointwise node that writes a value into a window."""
@@ -152,8 +168,8 @@ class Builder:
         outputs: list[str | None] = []
         fact = self.fact
         if operator in PRODUCTS and isinstance(fact, TensorFact):
-            rows = aligned_rows(fact.shape, fact.stride, fact.dtype, fact.device)
-            fact = replace(fact, stride=rows)
+            wide = self.padded(fact.shape[-1], fact.dtype, fact.device)
+            fact = replace(fact, stride=aligned_rows(fact.shape, fact.stride, wide))
         result = self._results(fact, outputs)
         self._add(
             OperatorCall(
@@ -335,20 +351,9 @@ def layout_for(shape: Sequence[Size], stride: Sequence[Size] | None) -> tuple[Si
     return contiguous_stride(shape)
 
 
-def aligned_rows(
-    shape: Sequence[Size], stride: Sequence[Size], dtype: torch.dtype, device: torch.device
-) -> tuple[Size, ...]:
-    """A row-major layout of half types on a GPU with rows that begin at multiples of 16 bytes.
-
-    The library's fast matrix products load and store 16 bytes at once: a vocabulary of 30522 columns costs three
-    times as much at a row stride of 30522 as at 30528 (docs/performance.md). Other layouts are returned as they are.
-    """
+def aligned_rows(shape: Sequence[Size], stride: Sequence[Size], wide: Size) -> tuple[Size, ...]:
+    """A row-major layout with rows `wide` elements apart; other layouts as they are."""
     kept = tuple(stride)
-    if device.type == "cpu" or dtype.itemsize != 2 or len(shape) < 2:
+    if not shape or shape[-1] == wide or kept != contiguous_stride(shape):
         return kept
-    row, step = shape[-1], ROW_ALIGNMENT // dtype.itemsize
-    if not isinstance(row, int) or row < SHORTEST_PADDED_ROW or row % step == 0:
-        return kept
-    if kept != contiguous_stride(shape):
-        return kept
-    return contiguous_stride((*shape[:-1], -(-row // step) * step))
+    return contiguous_stride((*shape[:-1], wide))

@@ -60,8 +60,10 @@ def fact_of(value: Any) -> Any:
 class _GraphBuilder(Builder):
     """A builder that knows which FX node it is at."""
 
-    def __init__(self, facts: Mapping[Node, Any], *, round_halves: bool) -> None:
-        super().__init__(round_halves=round_halves)
+    def __init__(
+        self, facts: Mapping[Node, Any], *, round_halves: bool, pad_everywhere: bool
+    ) -> None:
+        super().__init__(round_halves=round_halves, pad_everywhere=pad_everywhere)
         self._facts = facts
         self.node: Node | None = None
 
@@ -85,13 +87,20 @@ def _uses(nodes: list[Node]) -> dict[Node, int]:
     return uses
 
 
-def lower(gm: GraphModule, *, name: str = "graph", round_halves: bool = True) -> Graph:
+def lower(
+    gm: GraphModule,
+    *,
+    name: str = "graph",
+    round_halves: bool = True,
+    pad_everywhere: bool = False,
+) -> Graph:
     """Lower a graph of wire 3.
 
     Args:
         gm: the graph.
         name: its name in texts.
         round_halves: round values of half types at each operator's end, as eager does.
+        pad_everywhere: pad rows on all devices as on a GPU.
 
     Raises:
         WireError: a node is no operator, or lacks its `val`.
@@ -101,7 +110,7 @@ def lower(gm: GraphModule, *, name: str = "graph", round_halves: bool = True) ->
     for node in nodes:
         if node.op != "output":
             facts[node] = _promised(gm, node)
-    builder = _GraphBuilder(facts, round_halves=round_halves)
+    builder = _GraphBuilder(facts, round_halves=round_halves, pad_everywhere=pad_everywhere)
     uses = _uses(nodes)
     environment: dict[Node, Any] = {}
     inputs: list[GraphInput] = []

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from inductor.ir.index import product
-from primtorch.symbolic import bounds
+from inductor.ir.index import outer_symbols, product
+from primtorch.symbolic import bounds, free_symbols
 
 if TYPE_CHECKING:
     from inductor.ir import Kernel, Size
@@ -82,10 +82,12 @@ def choose_blocks(kernel: Kernel) -> Blocks:
 
 def _reads_one_row(kernel: Kernel) -> bool:
     """Whether the registers of a program can hold all that its sweeps load."""
+    outer = set(outer_symbols(kernel.body.ranges))
     loads = {
         (operation.buffer, operation.index)
         for _, operation, stage in kernel.body.operations()
-        if stage.level == "inner" and operation.name == "load"
+        if stage.level == "inner" and operation.name == "load" and operation.index is not None
+        if not outer.isdisjoint(free_symbols(operation.index))
     }
     return len(loads) <= 1
 
