@@ -36,16 +36,16 @@ def cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
     rank = len(fact.shape)
     pieces = [x for x in tensors if not (len(x.shape) == 1 and x.shape[0] == 0 and rank != 1)]
     axis = dim % rank
+    # Without any element, one store is left: some step has to make the buffer.
+    pieces = [x for x in pieces if x.shape[axis] != 0] or pieces[:1]
     buffer = builder.buffer(
         fact.shape, layout_for(fact.shape, fact.stride), fact.dtype, fact.device
     )
     start: Size = 0
     for piece in pieces:
-        extent = piece.shape[axis]
-        if extent != 0:
-            offset = start * buffer.stride[axis]
-            builder.store(piece, View(buffer.name, piece.shape, buffer.stride, offset, fact.dtype))
-        start = start + extent
+        offset = start * buffer.stride[axis]
+        builder.store(piece, View(buffer.name, piece.shape, buffer.stride, offset, fact.dtype))
+        start = start + piece.shape[axis]
     return builder.stored(buffer)
 
 

@@ -16,6 +16,7 @@ from inductor.errors import UnsupportedOperationError, WireError
 from inductor.ir.nodes import Graph, GraphInput, Origin, View
 from inductor.ir.operations import VALUE_DTYPES, value_dtype
 from inductor.lowering.builder import Builder, TensorFact
+from inductor.lowering.pointwise import cost, reader
 from inductor.lowering.registry import LOWERINGS, VENDOR, VIEWS
 from inductor.lowering.values import Value
 from primtorch.symbolic import Expression
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
     from inductor.ir.operations import Size
+    from inductor.ir.recorder import Recorder, Scalar
 
 
 def size_of(value: Any) -> Any:
@@ -136,7 +138,9 @@ def lower(
     owners = {
         environment[node].view.buffer: node
         for node in nodes
-        if node.op == "placeholder" and isinstance(environment[node], Value)
+        if node.op == "placeholder"
+        and isinstance(environment[node], Value)
+        and environment[node].view is not None  # a varying number has no memory
     }
     finished = tuple(_output(builder, item, facts, environment, owners) for item in result)
     return Graph(
@@ -204,6 +208,38 @@ def _scalar(builder: Builder, name: str) -> Value:
     )
 
 
+_REAL_OPERATIONS: dict[Any, str | None] = {
+    operator.add: "add",
+    operator.sub: "sub",
+    operator.mul: "mul",
+    operator.truediv: "div",
+    operator.neg: "neg",
+    torch.sym_float: None,
+}
+
+
+def _real(builder: Builder, target: Any, operands: tuple[Any, ...]) -> Value:
+    """Arithmetic on varying numbers: computed in float64 as Python does, whatever they are."""
+    readers = tuple(reader(operand, ()) for operand in operands)
+    name = _REAL_OPERATIONS[target]
+
+    def load(recorder: Recorder, coordinates: tuple[Size, ...]) -> Scalar:
+        scalars = [
+            recorder.to_dtype(read(recorder, coordinates), torch.float64) for read in readers
+        ]
+        return scalars[0] if name is None else recorder.op(name, *scalars)
+
+    operations, loads = cost(operands)
+    return builder.pointwise(
+        load,
+        shape=(),
+        dtype=torch.float64,
+        device=torch.device("cpu"),
+        operations=operations + 1,
+        loads=loads,
+    )
+
+
 def _attribute(
     builder: Builder, gm: GraphModule, node: Node, fact: Any, constants: dict[str, torch.Tensor]
 ) -> Any:
@@ -222,6 +258,8 @@ def _call(builder: Builder, node: Node, fact: Any, environment: dict[Node, Any])
     target = node.target
     sizes = not isinstance(target, OpOverload) or isinstance(fact, (int, Expression))
     if sizes and target is not operator.getitem and not _has_tensor(fact):
+        if isinstance(fact, torch.SymFloat) and target in _REAL_OPERATIONS:
+            return _real(builder, target, _arguments(node.args, environment))
         return fact  # integer arithmetic: the promised value is the expression itself
     args = _arguments(node.args, environment)
     if target is operator.getitem:
@@ -303,9 +341,11 @@ def _output(
     if not isinstance(item, torch.fx.Node):
         return size_of(item)
     value = environment[item]
+    fact = facts[item]
+    if isinstance(fact, torch.SymFloat):
+        return float(fact)  # a number, not a tensor: this graph is for this number alone
     if not isinstance(value, Value):
         return value
-    fact = facts[item]
     builder.fact = fact
     builder.origin = Origin(str(item.name), "output", item.meta.get("source_line"))
     view = _output_view(builder, value)

@@ -1,0 +1,51 @@
+"""Numbers that vary from call to call stay numbers through the whole stack, and sizes may be zero."""
+
+import torch
+
+import compile_api
+
+STRICT = {"dynamo.strict": True, "aot_autograd.strict": True, "inductor.strict": True}
+
+
+def compiled_with(function, **settings):
+    compile_api.reset()
+    return compile_api.compile(function, fullgraph=True, options=STRICT, **settings)
+
+
+def test_arithmetic_on_a_varying_float_does_not_specialise_it():
+    def function(x, scale):
+        return x * (scale + 1) / (scale - 0.25) - (-scale) * 2
+
+    compiled = compiled_with(function)
+    x = torch.randn(4, 3, requires_grad=True)
+    before = compile_api.graph_count()
+    for scale in (1.0, 2.0, 3.0, 0.5, 7.0):
+        found, expected = compiled(x, scale), function(x, scale)
+        assert torch.allclose(found, expected)
+        gradients = [torch.autograd.grad(y.sum(), x)[0] for y in (found, expected)]
+        assert torch.allclose(*gradients)
+    assert compile_api.graph_count() - before == 2
+
+
+def test_a_quotient_of_sizes_scales_a_tensor():
+    def function(a, b):
+        return a.shape[0] * a * b + a.numel() / b.size(-1)
+
+    compiled = compiled_with(function, dynamic=True)
+    before = compile_api.graph_count()
+    for n in (4, 8, 6, 9):
+        a, b = torch.randn(n, 3), torch.randn(n, 3)
+        assert torch.allclose(compiled(a, b), function(a, b))
+    assert compile_api.graph_count() - before == 1
+
+
+def test_an_empty_result_that_nothing_computes():
+    def function(x):
+        empty = x[:0]
+        return empty @ x.T, empty.mean(1), torch.cat([empty, x])
+
+    for n in (0, 3):
+        x = torch.randn(n, 2)
+        for found, expected in zip(compiled_with(function)(x), function(x), strict=True):
+            assert torch.equal(found, expected)
+            assert found.dtype is expected.dtype
