@@ -156,6 +156,10 @@ def test_structural_equality_is_identity(tree) -> None:
         (-(n % 1), 0),
         (n**2, n * n),
         ((n * n) // n, n),
+        ((768 * n * b) // (n * b * z), 768 // z),
+        ((6 * n + 3 * n * b) // (n * z), (6 + 3 * b) // z),
+        ((8 * n) // (12 * n * b), 2 // (3 * b)),
+        ((n * b) % (n * z), n * (b % z)),
     ],
 )
 def test_simplification(got: Any, expected: Any) -> None:

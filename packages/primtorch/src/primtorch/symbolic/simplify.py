@@ -146,6 +146,9 @@ def divide(dividend: int | Expression, divisor: int | Expression) -> int | Expre
     constant = _constant_quotient(rest, divisor)
     if constant is not None:
         return whole + constant
+    common, smaller, unit = _cancelled(rest, divisor)
+    if common is not None:
+        return whole + floor_div(smaller, unit)
     return whole + intern(FloorDiv, rest, divisor)
 
 
@@ -162,7 +165,56 @@ def remainder(dividend: int | Expression, divisor: int | Expression) -> int | Ex
     constant = _constant_quotient(rest, divisor)
     if constant is not None:
         return rest - divisor * constant
+    common, smaller, unit = _cancelled(rest, divisor)
+    if common is not None:
+        return modulo(smaller, unit) * common
     return intern(Modulo, rest, divisor)
+
+
+def _cancelled(
+    dividend: int | Expression, divisor: Expression
+) -> tuple[Expression | None, int | Expression, int | Expression]:
+    """(common, dividend / common, divisor / common); common None if no symbol is in every term.
+
+    Where the quotient is defined, no factor of the divisor is zero, and floor((a * c) / (b * c)) is
+    floor(a / b) for a negative c too.
+    """
+    constant, terms = split_sum(dividend)
+    base, divisor_terms = split_sum(divisor)
+    if constant or base or not terms:
+        return None, dividend, divisor
+    shared = list(_factors(terms[0][0]))
+    for term, _ in (*terms[1:], *divisor_terms):
+        there = list(_factors(term))
+        kept = []
+        for factor in shared:
+            if factor in there:
+                there.remove(factor)
+                kept.append(factor)
+        shared = kept
+    if not shared:
+        return None, dividend, divisor
+    factors = tuple(shared)
+    size = math.gcd(*(count for _, count in (*terms, *divisor_terms)))
+    common = product_of(factors) * size
+    assert isinstance(common, Expression)
+    return common, _quotient_of(terms, factors, size), _quotient_of(divisor_terms, factors, size)
+
+
+def _quotient_of(
+    terms: tuple[tuple[Expression, int], ...], factors: tuple[Expression, ...], size: int
+) -> int | Expression:
+    """The sum of `terms`, each an exact multiple, divided by size * factors."""
+    constant = 0
+    rest: list[tuple[Expression, int]] = []
+    for term, count in terms:
+        left = _without(_factors(term), factors)
+        assert left is not None, "shared by every term"
+        if left:
+            rest.append((product_of(left), count // size))
+        else:
+            constant += count // size
+    return sum_of(constant, rest)
 
 
 def _extract_multiples(
