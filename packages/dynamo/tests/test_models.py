@@ -76,3 +76,17 @@ def test_growing_cache_compiles_twice():
             found = compiled(input_ids=tokens, use_cache=False).logits
             assert torch.allclose(found, model(input_ids=tokens, use_cache=False).logits, atol=1e-5)
     assert counter.frame_count <= 2
+
+
+class WithLoss(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.MSELoss()(x, x * 2)  # a module made while capturing
+
+
+def test_a_module_is_made_in_the_graph_after_torchs_compiler_was_used():
+    x = torch.arange(3.0)
+    torch.compile(torch.nn.Identity(), backend=lambda graph, _inputs: graph.forward)(x)
+    counter = CompileCounter()
+    compiled = dynamo.optimize(counter, fullgraph=True, options=STRICT)(WithLoss())
+    torch.testing.assert_close(compiled(x), WithLoss()(x))
+    assert counter.frame_count == 1

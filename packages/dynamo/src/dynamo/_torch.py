@@ -24,6 +24,7 @@ __all__ = [
     "function_overrides_enabled",
     "functorch_depth",
     "mode_identity",
+    "module_initialiser",
     "tensor_address",
 ]
 
@@ -79,6 +80,21 @@ def functorch_depth() -> int:
 def autocast_cache_enabled() -> bool:
     """Whether autocast keeps the casts of weights."""
     return torch.is_autocast_cache_enabled()
+
+
+def module_initialiser(found: Any) -> Any:
+    """The `nn.Module.__init__` that torch wrote, where `found` is what stands in its place.
+
+    torch's own compiler, once used, replaces it by one that also notes each new module in a table of
+    its own; a module made by a captured program is nothing to that compiler.
+    """
+    while found.__module__ != torch.nn.Module.__module__:
+        inner = [cell.cell_contents for cell in found.__closure__ or ()]
+        inner = [value for value in inner if getattr(value, "__name__", "") == "__init__"]
+        if len(inner) != 1:
+            break
+        found = inner[0]
+    return found
 
 
 _LIBRARIES = Path(torch.__file__).parent / "lib"

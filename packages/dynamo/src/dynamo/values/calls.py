@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo._torch import module_initialiser
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.source import ConstantSource
 from dynamo.values import attributes, modules, operators
@@ -137,6 +138,8 @@ def _function(
             rule = NAMED_RULES.get((function.__module__, function.__qualname__))
             if rule is not None:
                 return rule(machine, args, kwargs)
+            if function is torch.nn.Module.__init__:
+                function = module_initialiser(function)
             if function.__globals__.get("__name__") in _REGION_MODULES:
                 raise GraphBreak(
                     BreakReason.UNSUPPORTED_CALL,
