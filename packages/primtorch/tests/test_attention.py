@@ -48,6 +48,19 @@ def test_the_kernel_follows_dtype_and_mask(expected, dtype, arguments):
     assert expected in kernel_of(dtype, **arguments)
 
 
+def test_autocast_narrows_the_operands_as_eagers_own_function_has_it():
+    context = ShapeContext()
+    query, key = (fake((2, 4, 128, 64), torch.float32, context=context) for _ in range(2))
+    value = fake((2, 4, 128, 64), torch.bfloat16, context=context)
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", torch.bfloat16)
+    try:
+        out = substitute(attention, (query,))(query, key, value)
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+    assert out.dtype is torch.bfloat16
+
+
 def test_what_no_kernel_takes_is_computed_by_definition():
     assert "ScaledDotProduct" not in kernel_of(torch.float64)
     assert "ScaledDotProduct" not in kernel_of(torch.bfloat16, width=63)

@@ -28,7 +28,7 @@ from aot_autograd.errors import UnsupportedOperator
 from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from aot_autograd.recording import RecordingContext
 
@@ -291,10 +291,21 @@ REFUSED = frozenset((aten.set_, aten.resize_, aten.resize_as_, aten.set_data))
 """Operators after which a tensor stands for other memory."""
 
 
+def _same_places(target: FakeTensor, size: Sequence[Any], stride: Sequence[Any]) -> bool:
+    """Whether a layout shows each element where it is: only strides of single elements differ."""
+    if tuple(size) != tuple(target.shape):
+        return False
+    pairs = zip(size, stride, target.stride(), strict=True)
+    return all(extent == 1 or new == old for extent, new, old in pairs)
+
+
 def change_layout(
     context: RecordingContext, operator: OpOverload, _args: tuple[Any, ...], _kwargs: dict[str, Any]
 ) -> Any:
     """`t_`, `unsqueeze_` and the like: the same memory seen through one more view."""
+    target = _args[0]
+    if operator.overloadpacket is aten.as_strided_ and _same_places(target, *_args[1:3]):
+        return target
     raise UnsupportedOperator(
         f"{operator} while tracing",
         "it changes the shape of a tensor in place",

@@ -62,6 +62,10 @@ def scaled_dot_product_attention(
         scale: factor of the scores, 1 / sqrt(width) by default.
         enable_gqa: fewer heads in key and value than in query.
     """
+    if torch.is_autocast_enabled("cuda"):
+        narrow = torch.get_autocast_dtype("cuda")
+        query, key, value = (_autocast(tensor, narrow) for tensor in (query, key, value))
+        attn_mask = None if attn_mask is None else _autocast(attn_mask, narrow)
     options = {"scale": scale}
     wants_grad = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
     match _kernel(query, key, value, attn_mask, dropout_p, is_causal=is_causal, gqa=enable_gqa):
@@ -92,6 +96,13 @@ def scaled_dot_product_attention(
             )[0]
 
 
+def _autocast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """What autocast makes of an operand: floating numbers but float64 become `dtype`."""
+    if tensor.dtype in (torch.float32, *_HALF):
+        return tensor.to(dtype)
+    return tensor
+
+
 def _kernel(
     query: Tensor,
     key: Tensor,
@@ -108,6 +119,8 @@ def _kernel(
     if any(t.stride(-1) != 1 for t in (query, key, value)) or any(
         0 in t.shape for t in (query, key, value)
     ):
+        return "math"
+    if not query.dtype == key.dtype == value.dtype:
         return "math"
     half = query.dtype in _HALF
     same_width = value.shape[-1] == width and isinstance(width, int)
