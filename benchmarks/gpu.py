@@ -200,7 +200,7 @@ def reference(
     module.load_state_dict(
         {n: v.double() if v.is_floating_point() else v for n, v in state.items()}
     )
-    module.eval()
+    module.train(row.training)
     wide = {n: v.double() if v.is_floating_point() else v for n, v in inputs.items()}
     result = work(module, module, wide, training=row.training, amp=False)
     return {n: v.cpu() for n, v in snapshot(result, module, training=row.training).items()}
@@ -245,7 +245,7 @@ def measure(row: Row, systems: dict[str, Callable[[nn.Module], Any]]) -> dict[st
     module = row.build().to(DEVICE)
     if not row.training:
         module = module.bfloat16()
-    module.eval()  # no dropout and no batch statistics: every system computes the same function
+    module.train(row.training)  # the configurations have no dropout: every system computes the same function
     inputs = row.inputs()
     if not row.training:
         inputs = {n: v.bfloat16() if v.is_floating_point() else v for n, v in inputs.items()}
@@ -301,7 +301,7 @@ def main(out: Path, budget: float, names: str, only: str, phase: str) -> None:
     makers: dict[str, Callable[[nn.Module], Any]] = {
         "eager": lambda module: module,
         "ours": compile_api.compile,
-        "torch": lambda module: torch.compile(module),
+        "torch": torch.compile,
     }
     systems = {name: makers[name] for name in names.split(",")}
     with out.open("a", encoding="utf-8") as file:
