@@ -99,3 +99,59 @@ def test_text_of_symbolic_numbers():
     for n in (3, 5):
         x = torch.randn(n)
         assert same(compiled(x), function(x))
+
+
+def test_numbers_of_modules_are_symbolic_only_once_they_change():
+    class Heads(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.heads = 4
+
+        def forward(self, x):
+            return x.view(x.shape[0], self.heads, -1) * self.heads
+
+    counter, compiled = compiled_with(Heads(), dynamic=True)
+    for n in (3, 5, 7):
+        assert compiled(torch.randn(n, 12)).shape == (n, 4, 3)
+    names = [n.meta["input"]["name"] for n in counter.graphs[0].graph.find_nodes(op="placeholder")]
+    assert counter.frame_count == 1
+    assert not any("heads" in name for name in names), names
+
+
+def test_a_cache_as_long_as_the_prompt_grows_in_one_graph():
+    class Cache:
+        keys = None
+
+    def attend(x, cache):
+        keys = x if cache.keys is None else torch.cat([cache.keys, x], 1)
+        cache.keys = keys
+        return (x @ keys.transpose(1, 2)).softmax(-1) @ keys
+
+    counter, compiled = compiled_with(attend)
+    cache, twin = Cache(), Cache()
+    for length in (7, 1, 1, 1, 1):
+        x = torch.randn(2, length, 8)
+        assert same(compiled(x, cache), attend(x, twin))
+    assert counter.frame_count == 2
+
+
+@pytest.mark.parametrize("limits", [{}, {"min": 2, "max": 64}])
+def test_a_mark_that_the_program_breaks_is_an_error(limits):
+    def function(x):
+        return x + 1 if x.shape[0] == 8 else x - 1
+
+    x = torch.randn(8, 3)
+    dynamo.mark_dynamic(x, 0, **limits)
+    _, compiled = compiled_with(function)
+    with pytest.raises(
+        dynamo.UsageError, match=r"x\.size\(0\) is marked dynamic.*(?s:.)*== 8 else"
+    ):
+        compiled(x)
+
+
+def test_a_mark_whose_limits_the_program_breaks_is_an_error():
+    x = torch.randn(8, 3)
+    dynamo.mark_dynamic(x, 0, min=4, max=64)
+    _, compiled = compiled_with(lambda x: x + 1 if x.shape[0] < 32 else x - 1)
+    with pytest.raises(dynamo.UsageError, match="64"):
+        compiled(x)

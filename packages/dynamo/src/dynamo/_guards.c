@@ -848,7 +848,9 @@ static int check(Registers *r, const Table *tables, const Step *step) {
         if (!PyType_Check(value))
             return 0;
         found = _PyType_Lookup((PyTypeObject *)value, operand);
-        return found == step->second;
+        if (step->number) /* the class has it; a `second` of None is kept as NULL */
+            return found == (step->second != NULL ? step->second : Py_None);
+        return found == NULL;
     case CHECK_CODE:
         if (PyFunction_Check(value))
             return PyFunction_GET_CODE(value) == operand;

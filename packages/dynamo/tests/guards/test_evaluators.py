@@ -13,6 +13,7 @@ from dynamo.guards.extension import fast
 from dynamo.guards.kinds import MISSING
 from dynamo.source import (
     AttributeSource,
+    ConstantSource,
     DictKeySource,
     InstanceAttributeSource,
     ItemSource,
@@ -251,3 +252,24 @@ def test_the_cost_of_checking_tensors():
     program = compile_program(guards, code=function.__code__, inputs=items)
     spent = min(program.native.time((tensors, None), function, 500) for _ in range(10))
     assert spent < 25_000
+
+
+def test_a_class_attribute_that_is_none_and_one_that_is_missing():
+    class Holder:
+        empty = None
+
+    def function(x):
+        return x
+
+    def holds(name, value):
+        guard = Guard(ConstantSource(Holder), GuardKind.CLASS_ATTRIBUTE, (name, value))
+        program = compile_program([guard], code=function.__code__)
+        assert program.check((1,), function) is (
+            program.match_in_python((1,), function) is not None
+        )
+        return program.check((1,), function)
+
+    assert holds("empty", None)
+    assert not holds("absent", None)
+    assert holds("absent", MISSING)
+    assert not holds("empty", MISSING)

@@ -82,6 +82,8 @@ class Recorder:
         self.root = torch.nn.Module()
         self.context = ShapeContext() if sizes is None else ShapeContext(sizes.environment)
         self.sizes = sizes
+        if sizes is not None:
+            sizes.environment.location = self.location
         self.nodes: dict[int, torch.fx.Node] = {}
         self.inputs: list[GraphInput] = []
         self.size_inputs: list[GraphInput] = []
@@ -344,17 +346,26 @@ class Recorder:
     def _describe(self, node: torch.fx.Node) -> None:
         if self._first is None:
             self._first = node
-        machine = self.machine
-        if machine is not None and machine.frames:
-            frame = machine.frames[-1]
-            key = (frame.code.co_filename, frame.line)
-            found = self._locations.get(key)
-            if found is None:
-                text = linecache.getline(*key).strip()
-                found = self._locations[key] = (*key, frame.code.co_name, text)
+        found = self.location()
+        if found is not None:
             node.meta["source_line"] = found
-            if frame.module_path is not None:
-                node.meta["module_path"] = frame.module_path
+            assert self.machine is not None
+            path = self.machine.frames[-1].module_path
+            if path is not None:
+                node.meta["module_path"] = path
+
+    def location(self) -> tuple[str, int, str, str] | None:
+        """The user's line that is being interpreted: file, line, function, text."""
+        machine = self.machine
+        if machine is None or not machine.frames:
+            return None
+        frame = machine.frames[-1]
+        key = (frame.code.co_filename, frame.line)
+        found = self._locations.get(key)
+        if found is None:
+            text = linecache.getline(*key).strip()
+            found = self._locations[key] = (*key, frame.code.co_name, text)
+        return found
 
     def _arguments(self, value: Any) -> Any:
         kind = type(value)

@@ -11,16 +11,18 @@ from __future__ import annotations
 import ast
 import math
 import operator
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo.errors import UsageError
 from dynamo.guards import Guard, GuardKind
-from dynamo.source import ModuleMemberSource, SizeSource, Source
-from primtorch.symbolic import SizeEnvironment, expression_of, text
+from dynamo.source import ItemSource, LocalSource, ModuleMemberSource, SizeSource, Source
+from primtorch.symbolic import Equal, LessThan, Not, SizeEnvironment, expression_of, text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from dynamo.emit.reconstruct import Emitter
     from dynamo.graph.recorder import Recorder
@@ -56,21 +58,46 @@ _FUNCTIONS: dict[str, Any] = {
 class History:
     """What sources held when a code object was captured before."""
 
-    __slots__ = ("dynamic", "seen")
+    __slots__ = ("dynamic", "former", "seen")
 
     def __init__(self) -> None:
         self.seen: dict[Source, Any] = {}
         self.dynamic: set[Source] = set()
+        self.former: set[int] = set()
 
     def changed(self, source: Source, value: Any) -> bool:
         """Whether the source held something else in an earlier capture; remembers the value."""
         if source in self.dynamic:
             return True
-        before = self.seen.setdefault(source, value)
+        if source not in self.seen:
+            self.seen[source] = value
+            # What a cache holds now is as long as what came in before: it grows as that varies.
+            new = type(source) is SizeSource and value in self.former
+            if new:
+                self.dynamic.add(source)
+            return new
+        before = self.seen[source]
         if before != value:
             self.dynamic.add(source)
+            if type(source) is SizeSource and before > 1:
+                self.former.add(before)
             return True
         return False
+
+
+class _Environment(SizeEnvironment):
+    """Guards are recorded with the line that is being interpreted."""
+
+    __slots__ = ("location",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.location: Callable[[], tuple[str, int, str, str] | None] | None = None
+
+    def line(self) -> tuple[str, int, str, str] | None:
+        """The user's line."""
+        found = None if self.location is None else self.location()
+        return super().line() if found is None else found
 
 
 class Sizes:
@@ -79,12 +106,13 @@ class Sizes:
     def __init__(self, history: History, *, dynamic: bool | None) -> None:
         self.history = history
         self.dynamic = dynamic
-        self.environment = SizeEnvironment()
+        self.environment = _Environment()
         self.sources: dict[str, Source] = {}
         self.symbols: dict[str, Any] = {}
         self.values: dict[str, Any] = {}
         self.hints: dict[str, Any] = {}
         self.guards: list[Guard] = []
+        self.marked: dict[Source, tuple[int | None, int | None]] = {}
         self._nodes: dict[str, torch.fx.Node] = {}
 
     # -- what is symbolic --------------------------------------------------------------------------
@@ -107,7 +135,10 @@ class Sizes:
                 changed = self.history.changed(place, size)
                 symbolic = (changed or self.dynamic is True) and size > 1
             if symbolic:
-                sizes[dimension] = self._size(place, size, _range(tensor, dimension))
+                limits = _range(tensor, dimension)
+                sizes[dimension] = self._size(place, size, limits)
+                if dimension in marked:
+                    self.marked[place] = limits
                 dynamic.append(dimension)
         return (sizes, tuple(dynamic)) if dynamic else (None, ())
 
@@ -117,7 +148,7 @@ class Sizes:
             return None
         changed = self.history.changed(source, value)
         if type(value) is int:
-            if not (changed or self.dynamic is True) or value in (0, 1):
+            if not (changed or (self.dynamic is True and _is_argument(source))) or value in (0, 1):
                 return None
             return self._size(source, value, (None, None))
         if not changed or not math.isfinite(value):
@@ -129,22 +160,16 @@ class Sizes:
 
     def _size(self, source: Source, hint: int, limits: tuple[int | None, int | None]) -> Any:
         lower, upper = limits
-        size = isinstance(source, SizeSource)
-        if lower is None and size:
+        if lower is None and isinstance(source, SizeSource):
             lower = 2 if hint > 1 else 0
         name = f"s{len(self.sources)}"
         symbol = self.environment.create_size(name, hint, lower=lower, upper=upper)
         self._register(name, source, symbol, hint)
+        size = expression_of(symbol)
         if lower is not None and lower > 0:
-            low = lower
-            self.guards.append(
-                Guard(source, GuardKind.PREDICATE, (lambda n: n >= low, f"at least {low}"))
-            )
+            self.guards.append(Guard(None, GuardKind.SHAPE, Not(LessThan(size, lower))))
         if upper is not None:
-            high = upper
-            self.guards.append(
-                Guard(source, GuardKind.PREDICATE, (lambda n: n <= high, f"at most {high}"))
-            )
+            self.guards.append(Guard(None, GuardKind.SHAPE, LessThan(size, upper + 1)))
         return symbol
 
     def _register(self, name: str, source: Source, value: Any, hint: Any) -> None:
@@ -224,6 +249,7 @@ class Sizes:
     def frozen_guards(self) -> Iterator[Guard]:
         """The conditions on sizes under which the graph is valid; asks no more afterwards."""
         self.environment.freeze()
+        self._keep_promises()
         yield from self.guards
         for guard in self.environment.guards:
             predicate = guard.predicate
@@ -235,6 +261,49 @@ class Sizes:
             for name in (*reals, *(s.name for s in predicate.free_symbols)):
                 yield Guard(self.sources[name], GuardKind.EQUAL, self.hints[name])
 
+    def _keep_promises(self) -> None:
+        """A size that the user marked dynamic must not have become one number, nor left its range."""
+        for name, source in self.sources.items():
+            if source not in self.marked:
+                continue
+            symbol: Any = expression_of(self.values[name])
+            about = [
+                guard
+                for guard in self.environment.guards
+                if guard.predicate.free_symbols == {symbol}
+            ]
+            if not about:
+                continue
+            low, high = self.marked[source]
+            hint = self.hints[name]
+            for guard in about:
+                pinned = isinstance(guard.predicate, Equal) and not any(
+                    guard.predicate.evaluate({symbol: other})
+                    for other in (*range(2, hint), *range(hint + 1, 2 * hint + 64), 3 * hint)
+                )
+                outside = next(
+                    (
+                        limit
+                        for limit in (low, high)
+                        if limit is not None and not guard.predicate.evaluate({symbol: limit})
+                    ),
+                    None,
+                )
+                if not pinned and outside is None:
+                    continue
+                why = (
+                    f"the program holds for {hint} only"
+                    if pinned
+                    else f"the program does not hold for {outside}"
+                )
+                at = guard.source_line
+                line = "" if at is None else f"\n  {at[0]}:{at[1]}: {at[3].strip()}"
+                raise UsageError(
+                    f"{source.name()} is marked dynamic, but {why}: it needs "
+                    f"{_spelled(guard.predicate, name, source)}{line}\n"
+                    "  try: change the statement, or don't mark the dimension"
+                )
+
     def symbol_sources(self) -> dict[Any, Source]:
         """Where each integer symbol is read from."""
         return {
@@ -242,6 +311,13 @@ class Sizes:
             for name, source in self.sources.items()
             if name[0] == "s"
         }
+
+
+def _is_argument(source: Source) -> bool:
+    """Whether the user passes the number, alone or in containers: no attribute leads to it."""
+    while isinstance(source, ItemSource):
+        source = source.base
+    return isinstance(source, LocalSource)
 
 
 def _symbols(expression: Any) -> Any:
@@ -252,6 +328,10 @@ def _mentions(predicate: Any, name: str) -> bool:
     return name in {
         n.id for n in ast.walk(ast.parse(_predicate_text(predicate))) if isinstance(n, ast.Name)
     }
+
+
+def _spelled(predicate: Any, name: str, source: Source) -> str:
+    return re.sub(rf"\b{name}\b", lambda _: source.name(), _predicate_text(predicate))
 
 
 def _predicate_text(predicate: Any) -> str:

@@ -206,7 +206,7 @@ class _Lowering:
                 if value is MISSING:
                     step("CHECK_CLASS_ATTRIBUTE", operand=name)
                 else:
-                    step("CHECK_CLASS_ATTRIBUTE", operand=name, second=value)
+                    step("CHECK_CLASS_ATTRIBUTE", operand=name, second=value, number=1)
             case GuardKind.NO_HOOKS:
                 step("CHECK_NO_HOOKS", table=self.table("LOAD_DICT", source))
             case GuardKind.SAME_OBJECT:

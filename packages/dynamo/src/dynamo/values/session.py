@@ -71,7 +71,6 @@ class Session:
         "recorder",
         "shadows",
         "shadows_by_copy",
-        "source_line",
         "sources",
         "state_writes",
     )
@@ -91,12 +90,16 @@ class Session:
         self.global_writes: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.attribute_memo: dict[tuple[int, str], Any] = {}
         self.state_writes: dict[Any, tuple[Any, Any]] = {}
-        self.source_line: tuple[str, int, str, str] | None = None
         self._globals: dict[tuple[int, str], Any] = {}
         self._cells: dict[int, tuple[types.CellType, types.CellType, Source]] = {}
         self._created: set[int] = set()
         self._keep: list[Any] = []
         self._namespaces: dict[int, Namespace] = {}
+
+    @property
+    def source_line(self) -> tuple[str, int, str, str] | None:
+        """The user's line that is being interpreted."""
+        return self.recorder.location()
 
     # -- identity ----------------------------------------------------------------------------------
 
