@@ -4,7 +4,8 @@
     sh ci/nox -s bench -- --suite models --compare torch --out results.jsonl
     sh ci/nox -s bench -- --report results.jsonl         the table of an earlier run
 
-Suites: calls (overhead of a call), cold (fresh processes, fresh caches), models (steady state). A row is
+Suites: calls (overhead of a call), cold (fresh processes, fresh caches), micro (single kernels), models
+(steady state). A row is
 written as soon as it is measured, so that an interrupted run loses one row only.
 """
 
@@ -17,10 +18,10 @@ from pathlib import Path
 
 import click
 
-from benchmarks import calls, cold, models
+from benchmarks import calls, cold, micro, models
 from benchmarks.report import table
 
-SUITES = {"calls": calls.run, "cold": cold.run, "models": models.run}
+SUITES = {"calls": calls.run, "cold": cold.run, "micro": micro.run, "models": models.run}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
