@@ -46,11 +46,16 @@ CI u16 ci_to_f16(f32 x) {
   return (u16)(r | sign);
 }
 CI f32 ci_from_bf16(u16 h) { return ci_f32_of((u32)h << 16); }
-CI u16 ci_to_bf16(f32 x) {
+// Rounding stays among 32-bit lanes, where it costs five operations; a value that is a bfloat16 already is only cut.
+CI f32 ci_round_bf16(f32 x) {
   u32 u = ci_bits(x);
-  u32 r = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
-  return (u16)(x != x ? 0x7fc0u : r);
+  u32 r = (u + 0x7fffu + ((u >> 16) & 1u)) & 0xffff0000u;
+  return ci_f32_of(x != x ? 0x7fc00000u : r);
 }
+CI u16 ci_cut_bf16(f32 x) { return (u16)(ci_bits(x) >> 16); }
+CI u16 ci_to_bf16(f32 x) { return ci_cut_bf16(ci_round_bf16(x)); }
+CI f32 ci_round_f16(f32 x) { return ci_from_f16(ci_to_f16(x)); }
+CI u16 ci_cut_f16(f32 x) { return ci_to_f16(x); }
 
 // ---- exponential and logarithm, float ---------------------------------------------------------------------------------
 // exp: x = n ln2 + r, |r| <= ln2/2; 2^n is applied in two halves so that subnormal results round once.
@@ -369,14 +374,14 @@ template <class T> CI T ci_pow_integer(T base, T exponent) {
   return result;
 }
 // ---- counter-based random numbers: Philox 4x32 with ten rounds ----------------------------------------------------------
+CI u32 ci_high(u32 a, u32 b) { return (u32)(((u64)a * b) >> 32); }
 CI void ci_philox(u64 seed, u32 c0, u32 c1, u32 c2, u32 c3, u32 *out) {
   u32 k0 = (u32)seed, k1 = (u32)(seed >> 32);
 #pragma GCC unroll 10
   for (int round = 0; round < 10; round++) {
-    u64 a = (u64)0xD2511F53u * c0, b = (u64)0xCD9E8D57u * c2;
-    u32 n0 = (u32)(b >> 32) ^ c1 ^ k0, n2 = (u32)(a >> 32) ^ c3 ^ k1;
-    c1 = (u32)b;
-    c3 = (u32)a;
+    u32 n0 = ci_high(0xCD9E8D57u, c2) ^ c1 ^ k0, n2 = ci_high(0xD2511F53u, c0) ^ c3 ^ k1;
+    c1 = 0xCD9E8D57u * c2;
+    c3 = 0xD2511F53u * c0;
     c0 = n0;
     c2 = n2;
     k0 += 0x9E3779B9u;

@@ -52,6 +52,9 @@ class ArithmeticOps:
         if dtype.is_complex:
             part = _COMPLEX_PARTS[dtype]
             return Value(f"{target}{{{self.to_dtype(x, part).text}, 0}}", dtype)
+        if source is torch.bool and _is_float(dtype):
+            # A selection: gcc turns it into a mask, where a conversion keeps the whole loop scalar.
+            return Value(f"({x.text} ? {literal(1, dtype)} : {literal(0, dtype)})", dtype)
         if _is_float(source) and not _is_float(dtype):
             # Below 64 bits the machine converts to 32 or 64 bits first and cuts, and so does eager.
             middle = "i64" if dtype in {torch.int64, torch.uint32, torch.uint64} else "i32"
@@ -65,6 +68,8 @@ class ArithmeticOps:
             "float8_e4m3fn": "f8e4m3",
             "float8_e5m2": "f8e5m2",
         }[half]
+        if dtype.itemsize == 4 and name in {"f16", "bf16"}:
+            return Value(f"ci_round_{name}({x.text})", dtype)
         return Value(f"ci_from_{name}(ci_to_{name}({x.text}))", dtype)
 
     def bitcast(self, x: Value, dtype: torch.dtype) -> Value:

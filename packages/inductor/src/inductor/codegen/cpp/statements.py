@@ -33,6 +33,10 @@ _DIVISIONS = frozenset({"floor_div", "trunc_div", "remainder", "fmod"})
 _SEQUENTIAL = frozenset({"argmax", "argmin", "welford_combine"})
 
 
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
 class StatementPrinter:
     """State and vocabulary of one kernel's text."""
 
@@ -297,10 +301,20 @@ class StatementPrinter:
                 )
                 statement = sign
         elif half:
-            statement = f"{address} = ci_to_{storage_type(storage)}({value});"
+            verb = "cut" if self._is_rounded(operation.operands[0], storage) else "to"
+            statement = f"{address} = ci_{verb}_{storage_type(storage)}({value});"
         else:
             statement = f"{address} = {value};"
         self.line(f"if ({values[-1].text}) {{ {statement} }}" if operation.masked else statement)
+
+    def _is_rounded(self, position: int, storage: torch.dtype) -> bool:
+        """Whether a value is known to be one of `storage` already."""
+        if storage not in {torch.bfloat16, torch.float16}:
+            return False
+        operation = self.operations[position]
+        rounded = operation.name == "round_to" and str(operation.attribute) == _name(storage)
+        loaded = operation.name == "load" and self.storage[operation.buffer or ""] is storage
+        return (rounded or loaded) and not operation.masked
 
     def _indirect(self, position: int, operation: Operation, values: list[Value]) -> None:
         indirect = operation.attribute
