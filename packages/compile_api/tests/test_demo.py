@@ -9,10 +9,10 @@ from compile_api import errors
 from compile_api.demo.accuracy import largest_error
 from compile_api.demo.run import Request, run_demo
 from compile_api.demo.subjects import SUBJECTS, Sizes, build_subject
-from compile_api.demo.table import report_json, report_table
+from compile_api.demo.table import report_json, report_markdown, report_table
 from compile_api.demo.timing import Paired, time_paired
 
-SMALL = Sizes(length=8, layers=1, hidden=64)
+SMALL = Sizes(length=8, layers=1, hidden=64, vocabulary=200)
 
 
 def test_errors_are_relative_and_a_zero_gradient_is_judged_by_the_others():
@@ -81,3 +81,7 @@ def test_a_small_demo_runs_on_the_eager_backend():
     parsed = json.loads(report_json(report))
     assert parsed["rows"][0]["ours"]["output_error"]["value"] < 1e-4
     assert report_table(report).row_count == 2
+    lines = report_markdown(report, "torch").splitlines()
+    assert lines[2].startswith("| model | mode | graphs |")
+    assert lines[4].startswith("| BertForMaskedLM | inference, 1 x 8 | 1 | 0 |")
+    assert len({line.count("|") for line in lines[2:4]}) == 1

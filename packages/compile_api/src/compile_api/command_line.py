@@ -57,7 +57,12 @@ def main() -> None:
 
 @main.command()
 @click.option("--model", default="bert", show_default=True, help="bert, gpt2 or resnet50.")
-@click.option("--device", default="cpu", show_default=True, help="cpu or cuda.")
+@click.option(
+    "--device",
+    default="cpu",
+    show_default=True,
+    help="cpu or cuda (which needs no GPU: then interpreted, small).",
+)
 @click.option("--compare", metavar="MODULE", help="Time MODULE.compile beside ours: torch.")
 @click.option("--batch", default=1, show_default=True, type=click.IntRange(1))
 @click.option("--length", default=128, show_default=True, type=click.IntRange(2))
@@ -70,6 +75,7 @@ def main() -> None:
     "--warm", is_flag=True, help="Use the cache; without it, everything is compiled anew."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@click.option("--markdown", is_flag=True, help="Print the table as the README shows it.")
 def demo(
     model: str,
     device: str,
@@ -84,11 +90,24 @@ def demo(
     inference_only: bool,
     warm: bool,
     as_json: bool,
+    markdown: bool,
 ) -> None:
-    """Compile a real model, check it against float64 eager, time it, print a table."""
-    from compile_api.demo.run import Request, run_demo  # the models' imports take seconds
+    """Compile a real model, check it against float64 eager, time it, print a table.
+
+    With --device cuda where there is no GPU, a small configuration is run in Triton's interpreter and
+    its kernels are compiled for sm_90; nothing is timed then.
+    """
+    import torch  # this and the models' imports take seconds
+
+    from compile_api.demo.rehearsal import rehearse
+    from compile_api.demo.run import Request, run_demo
     from compile_api.demo.subjects import Sizes
-    from compile_api.demo.table import report_json, report_table
+    from compile_api.demo.table import (
+        rehearsal_table,
+        report_json,
+        report_markdown,
+        report_table,
+    )
 
     request = Request(
         model=model,
@@ -102,12 +121,23 @@ def demo(
     with tempfile.TemporaryDirectory(prefix="compile_api_demo_") as fresh:
         if not warm:
             os.environ["COMPILE_API_CACHE_DIR"] = fresh
+        if device.partition(":")[0] == "cuda" and not torch.cuda.is_available():
+            rehearsal = _with_progress(lambda tell: rehearse(request, tell))
+            _show(report_json(rehearsal) if as_json else rehearsal_table(rehearsal))
+            return
         report = _with_progress(lambda tell: run_demo(request, tell))
     if as_json:
-        click.echo(report_json(report))
+        _show(report_json(report))
     else:
-        width = None if sys.stdout.isatty() else 190
-        Console(width=width).print(report_table(report, compare))
+        _show(report_markdown(report, compare) if markdown else report_table(report, compare))
+
+
+def _show(what: Any) -> None:
+    """Prints text as it is, and a table as wide as it needs to be where it goes to a file."""
+    if isinstance(what, str):
+        click.echo(what)
+    else:
+        Console(width=None if sys.stdout.isatty() else 190).print(what)
 
 
 def _with_progress(work: Callable[[Callable[[str], None]], Any]) -> Any:

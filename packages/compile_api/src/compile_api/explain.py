@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.fx import GraphModule
 
-__all__ = ["Explanation", "Kernel", "Stage", "explain", "explain_call"]
+__all__ = ["Explanation", "Kernel", "Stage", "collect", "explain", "explain_call"]
 
 _KERNEL = re.compile(
     r"^kernel (?P<name>\S+?)\((?P<buffers>.*)\)(?:  # (?P<nodes>.*))?$", re.MULTILINE
@@ -139,7 +139,7 @@ def explain_call(
     compiled = api.compile_watched(function, watch, api.Arguments(**arguments))
     result = compiled(*args, **kwargs)
     _run_backward(function, args, kwargs, result)
-    return _collect(function, watch, time.perf_counter() - start)
+    return collect(function, watch, time.perf_counter() - start)
 
 
 def _run_backward(
@@ -167,7 +167,8 @@ def _differentiable(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
-def _collect(function: Callable[..., Any], watch: Watch, seconds: float) -> Explanation:
+def collect(function: Callable[..., Any], watch: Watch, seconds: float) -> Explanation:
+    """Makes the explanation out of what a recording watch saw."""
     stages: dict[str, Stage] = {}
     several = len(watch.records) > 1
     for record in watch.records:

@@ -7,8 +7,8 @@ from compile_api.demo.run import Request, run_demo
 from compile_api.demo.subjects import Sizes
 
 SIZES = {
-    "bert": Sizes(length=16, layers=2, hidden=64),
-    "gpt2": Sizes(length=16, layers=2, hidden=64),
+    "bert": Sizes(length=16, layers=2, hidden=64, vocabulary=1000),
+    "gpt2": Sizes(length=16, layers=2, hidden=64, vocabulary=1000),
     "resnet50": Sizes(batch=2, hidden=64),
 }
 

@@ -13,6 +13,7 @@ import torch
 from inductor.ir.execute import run_program
 from inductor.ir.nodes import View
 from inductor.ir.text import calls_text
+from inductor.runtime.settings import BuildSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from inductor.ir import Program, Size
     from inductor.options import InductorOptions
+    from inductor.runtime.triton_interpreter import InterpretedTriton
 
 Layouts = tuple["tuple[Size, ...] | None", ...]
 
@@ -74,22 +76,44 @@ def execute(
     layouts = layouts_of(program)
     if options.executor == "interpreter":
         return CompiledGraph(InterpretedProgram(program), program, layouts)
-    if options.executor == "triton_interpreter":
-        from inductor.runtime.triton_interpreter import InterpretedTriton
-
-        made = InterpretedTriton(program)
-        if observer is not None:
-            observer("08_kernel.py", "\n".join(source.text for source in made.sources.values()))
-        return CompiledGraph(made, program, layouts)
-    try:
-        from inductor.codegen.program import compile_program, kernel_texts
-        from inductor.runtime.settings import BuildSettings
-    except ImportError:
-        return CompiledGraph(InterpretedProgram(program), program, layouts)
     settings = BuildSettings.from_environment()
     if options.compiler:
         settings = dataclasses.replace(settings, compiler=options.compiler)
+    if options.executor == "triton_interpreter":
+        made = _interpreted_triton(program, options, settings, observer)
+        return CompiledGraph(made, program, layouts)
+    try:
+        from inductor.codegen.program import compile_program, kernel_texts
+    except ImportError:
+        return CompiledGraph(InterpretedProgram(program), program, layouts)
     if observer is not None:
         observer("08_kernel.cpp", "\n".join(kernel_texts(program).values()))
         observer("09_program.txt", calls_text(program))
     return CompiledGraph(compile_program(program, gm, settings), program, layouts)
+
+
+def _interpreted_triton(
+    program: Program,
+    options: InductorOptions,
+    settings: BuildSettings,
+    observer: Callable[[str, str], None] | None,
+) -> InterpretedTriton:
+    """The program's kernels as Triton interprets them, compiled for a GPU too if one is named."""
+    from inductor.codegen.gpu_kernels import build_all
+    from inductor.runtime.triton_build import TritonTarget
+    from inductor.runtime.triton_interpreter import InterpretedTriton
+
+    made = InterpretedTriton(program)
+    if observer is not None:
+        observer("08_kernel.py", "\n".join(source.text for source in made.sources.values()))
+    if options.gpu_target:
+        target = TritonTarget.named(options.gpu_target)
+        built = build_all(made.sources, target, settings)
+        if observer is not None:
+            lines = (
+                f"{name}: {len(binary.binary)} bytes for {options.gpu_target}, {binary.warps} warps, "
+                f"{binary.shared} bytes shared"
+                for name, binary in built.items()
+            )
+            observer("08_kernel.binary.txt", "\n".join(lines))
+    return made

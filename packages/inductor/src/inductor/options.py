@@ -17,6 +17,12 @@ class InductorOptions:
             "GPU on the CPU, for tests (both slow)"
         },
     )
+    gpu_target: str = field(
+        default="",
+        metadata={
+            "help": "with the executor triton_interpreter: compile the kernels for this GPU too, sm_90 or gfx942"
+        },
+    )
     fuse: bool = field(
         default=True, metadata={"help": "let loop nodes share kernels; off for debugging"}
     )

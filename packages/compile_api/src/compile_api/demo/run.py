@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from compile_api.explain import Explanation
 
-__all__ = ["Report", "Request", "Row", "run_demo"]
+__all__ = ["Report", "Request", "Row", "errors_of", "results_of", "run_demo", "truth_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def _machine(device: torch.device) -> str:
     return f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}"
 
 
-def _results(
+def results_of(
     subject: Subject, call: Callable[..., Any], *, training: bool
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Runs one call; returns outputs and gradients by name."""
@@ -125,10 +125,17 @@ def _thunk(subject: Subject, call: Callable[..., Any], *, training: bool) -> Cal
     return step
 
 
-def _errors(
+def truth_of(subject: Subject, *, training: bool) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Runs one call eagerly in float64 on the CPU; returns outputs and gradients by name."""
+    wide = copy.deepcopy(subject).to(torch.device("cpu"), torch.float64)
+    return results_of(wide, wide.module, training=training)
+
+
+def errors_of(
     actual: tuple[dict[str, Tensor], dict[str, Tensor]],
     truth: tuple[dict[str, Tensor], dict[str, Tensor]],
 ) -> tuple[Error, Error | None]:
+    """The largest errors of outputs and of gradients."""
     outputs = largest_error(actual[0], truth[0])
     return outputs, largest_error(actual[1], truth[1]) if truth[1] else None
 
@@ -161,18 +168,16 @@ def _row(request: Request, subject: Subject, *, training: bool, tell: Callable[[
     mode = "training step" if training else "inference"
     subject.module.train(training)
     tell(f"{subject.name}, {mode}: the truth in float64")
-    wide = copy.deepcopy(subject).to(torch.device("cpu"), torch.float64)
-    outputs, gradients = _results(wide, wide.module, training=training)
+    outputs, gradients = truth_of(subject, training=training)
     truth = (
         {name: value.to(request.device) for name, value in outputs.items()},
         {name: value.to(request.device) for name, value in gradients.items()},
     )
-    del wide
 
     systems: dict[str, Callable[..., Any]] = {"eager": subject.module}
     cold = {"eager": 0.0}
     errors = {}
-    errors["eager"] = _errors(_results(subject, subject.module, training=training), truth)
+    errors["eager"] = errors_of(results_of(subject, subject.module, training=training), truth)
     reset()
     makers: dict[str, Callable[[Any], Callable[..., Any]]] = {
         "ours": lambda module: compile(module, backend=request.backend)
@@ -185,7 +190,7 @@ def _row(request: Request, subject: Subject, *, training: bool, tell: Callable[[
         )
         systems[name] = make(subject.module)
         cold[name] = seconds_of(_thunk(subject, systems[name], training=training))
-        errors[name] = _errors(_results(subject, systems[name], training=training), truth)
+        errors[name] = errors_of(results_of(subject, systems[name], training=training), truth)
 
     tell(f"{subject.name}, {mode}: {request.rounds} paired rounds")
     thunks = {name: _thunk(subject, call, training=training) for name, call in systems.items()}

@@ -33,6 +33,7 @@ class Sizes:
     layers: int = 0
     hidden: int = 0
     dropout: float = 0.0
+    vocabulary: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,7 @@ def _bert(sizes: Sizes) -> Subject:
 
     hidden = sizes.hidden or 768
     config = BertConfig(
+        vocab_size=sizes.vocabulary or 30522,
         num_hidden_layers=sizes.layers or 12,
         hidden_size=hidden,
         num_attention_heads=max(1, hidden // 64),
@@ -99,7 +101,11 @@ def _gpt2(sizes: Sizes) -> Subject:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     hidden = sizes.hidden or 768
+    vocabulary = sizes.vocabulary or 50257
     config = GPT2Config(
+        vocab_size=vocabulary,
+        bos_token_id=vocabulary - 1,
+        eos_token_id=vocabulary - 1,
         n_layer=sizes.layers or 12,
         n_embd=hidden,
         n_head=max(1, hidden // 64),

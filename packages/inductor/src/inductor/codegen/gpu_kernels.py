@@ -22,15 +22,23 @@ from inductor.runtime.triton_build import TritonBuilder, TritonBuildError, Trito
 from inductor.schedule.blocks import choose_blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from inductor.codegen.triton import TritonSource
     from inductor.ir import Kernel
     from inductor.runtime.cuda_driver import CudaFunction
     from inductor.runtime.settings import BuildSettings
+    from inductor.runtime.triton_build import TritonBinary
 
-__all__ = ["LoadedKernel", "gpu_direct_calls", "load_kernels", "triton_builder", "triton_source"]
+__all__ = [
+    "LoadedKernel",
+    "build_all",
+    "gpu_direct_calls",
+    "load_kernels",
+    "triton_builder",
+    "triton_source",
+]
 
 _MOST_WORKERS = 16
 
@@ -93,6 +101,21 @@ def load_kernels(kernels: Sequence[Kernel], settings: BuildSettings) -> dict[str
     except (TritonBuildError, CudaDriverError) as error:
         raise BuildError(str(error)) from error
     return loaded
+
+
+def build_all(
+    sources: Mapping[str, TritonSource], target: TritonTarget, settings: BuildSettings
+) -> dict[str, TritonBinary]:
+    """Compile kernels, by name, for a GPU that need not be here.
+
+    Raises:
+        TritonBuildError: Triton is missing or refuses a kernel.
+    """
+    builder = triton_builder(settings.cache_directory, settings.cache_bytes, target)
+    futures = {
+        name: builder.submit(source, range(source.pointers)) for name, source in sources.items()
+    }
+    return {name: future.result() for name, future in futures.items()}
 
 
 @lru_cache(maxsize=1)

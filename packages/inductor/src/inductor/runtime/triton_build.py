@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inductor.__about__ import __version__
-from inductor.errors import InductorError
+from inductor.errors import InductorError, OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +52,19 @@ class TritonTarget:
     backend: str
     architecture: int | str
     warp_size: int
+
+    @staticmethod
+    def named(name: str) -> TritonTarget:
+        """The target that the compilers' own names mean: `sm_90`, `gfx942`.
+
+        Raises:
+            OptionError: it is neither.
+        """
+        if name.startswith("sm_") and name[3:].isdecimal():
+            return TritonTarget("cuda", int(name[3:]), 32)
+        if name.startswith("gfx") and name[3:].isalnum():
+            return TritonTarget("hip", name, 64)
+        raise OptionError(f"no GPU is called {name!r}\n  try: sm_90 (Hopper), sm_80, gfx942")
 
 
 @dataclass(frozen=True, slots=True)

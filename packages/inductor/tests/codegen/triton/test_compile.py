@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from inductor.codegen.triton import write_kernel
+from inductor.errors import OptionError
 from inductor.ir import Recorder, Vector
 from inductor.runtime.triton_build import TritonBuilder, TritonBuildError, TritonTarget
 from inductor.schedule.blocks import choose_blocks
@@ -128,3 +129,10 @@ def test_a_kernel_that_triton_rejects_is_an_error_with_its_text(tmp_path, make_k
     finally:
         builder.close()
     shutil.rmtree(tmp_path, ignore_errors=True)
+
+
+def test_a_target_is_called_as_the_compilers_call_it():
+    assert [TritonTarget.named(name) for name in ("sm_90", "gfx942")] == TARGETS
+    for wrong in ("hopper", "sm_", "90"):
+        with pytest.raises(OptionError, match="try: sm_90"):
+            TritonTarget.named(wrong)
