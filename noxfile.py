@@ -209,7 +209,8 @@ def build(session: nox.Session) -> None:
     session.env["PYTHONPATH"] = None
     site = next((Path(session.virtualenv.location) / "lib").glob("python3.*/site-packages"))
     (site / "base.pth").write_text(f"{_base(session)}\n")
-    session.install("--quiet", "-c", str(CONSTRAINTS), "build")
+    # a venv of Python 3.11 brings a setuptools that is older than the packages ask for
+    session.install("--quiet", "-c", str(CONSTRAINTS), "build", "setuptools")
     target = ROOT / "dist"
     shutil.rmtree(target, ignore_errors=True)
     for package in PACKAGES:
