@@ -163,6 +163,8 @@ NAMED_RULES: dict[tuple[str, str], Any] = {
     ("torch.jit", "is_scripting"): _answer(False),
     ("torch._jit_internal", "is_scripting"): _answer(False),
     ("torch.jit._trace", "is_tracing"): _answer(False),
+    # The fused encoder kernels hide what a compiler fuses better, attention among it.
+    ("torch.backends.mha", "get_fastpath_enabled"): _answer(False),
     ("torch.onnx", "is_in_onnx_export"): _answer(False),
     ("torch.overrides", "has_torch_function"): _answer(False),
 }

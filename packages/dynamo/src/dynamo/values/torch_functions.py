@@ -41,6 +41,8 @@ _INTERPRETED: frozenset[Any] = frozenset(
             "register_hook",
         )
     }
+    # attention inside it must be seen as the operator it is
+    | {torch.nn.functional.multi_head_attention_forward}
 )
 
 
