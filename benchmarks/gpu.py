@@ -245,7 +245,9 @@ def measure(row: Row, systems: dict[str, Callable[[nn.Module], Any]]) -> dict[st
     module = row.build().to(DEVICE)
     if not row.training:
         module = module.bfloat16()
-    module.train(row.training)  # the configurations have no dropout: every system computes the same function
+    module.train(
+        row.training
+    )  # the configurations have no dropout: every system computes the same function
     inputs = row.inputs()
     if not row.training:
         inputs = {n: v.bfloat16() if v.is_floating_point() else v for n, v in inputs.items()}

@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 from benchmarks.systems import reset, systems
 
@@ -32,19 +32,19 @@ def _random(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 def softmax(x: Tensor) -> Tensor:
-    return F.softmax(x, -1)
+    return functional.softmax(x, -1)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.layer_norm(x, (x.shape[-1],), weight, bias)
+    return functional.layer_norm(x, (x.shape[-1],), weight, bias)
 
 
 def gelu(x: Tensor) -> Tensor:
-    return F.gelu(x)
+    return functional.gelu(x)
 
 
 def bias_gelu_dropout(x: Tensor, bias: Tensor) -> Tensor:
-    return F.dropout(F.gelu(x + bias), 0.1, training=True)
+    return functional.dropout(functional.gelu(x + bias), 0.1, training=True)
 
 
 def dequantize(x: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
@@ -52,7 +52,7 @@ def dequantize(x: Tensor, scale: Tensor, zero: Tensor) -> Tensor:
 
 
 def cross_entropy(x: Tensor, target: Tensor) -> Tensor:
-    return F.cross_entropy(x, target)
+    return functional.cross_entropy(x, target)
 
 
 def rope(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -68,15 +68,15 @@ def rms_norm(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def group_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.group_norm(x, 8, weight, bias)
+    return functional.group_norm(x, 8, weight, bias)
 
 
 def batch_norm(x: Tensor, mean: Tensor, variance: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    return F.batch_norm(x, mean, variance, weight, bias, training=True)
+    return functional.batch_norm(x, mean, variance, weight, bias, training=True)
 
 
 def embedding(index: Tensor, weight: Tensor) -> Tensor:
-    return F.embedding(index, weight)
+    return functional.embedding(index, weight)
 
 
 def transposed(x: Tensor) -> Tensor:
@@ -136,7 +136,9 @@ def cases(size: str, dtype: torch.dtype) -> dict[str, Case]:
     }
 
 
-def _work(function: Callable[..., Tensor], inputs: tuple[Tensor, ...], both: bool) -> Callable[[], Any]:
+def _work(
+    function: Callable[..., Tensor], inputs: tuple[Tensor, ...], both: bool
+) -> Callable[[], Any]:
     if not both:
         return lambda: function(*inputs)
     leaves = [tensor for tensor in inputs if tensor.requires_grad]
@@ -163,7 +165,11 @@ def _check(name: str, results: dict[str, Any], reference: Any, dtype: torch.dtyp
     allowance = 1e-2 if dtype is torch.bfloat16 else 1e-5
 
     def errors(result: Any) -> list[float]:
-        pairs = [(result, reference)] if isinstance(result, Tensor) else zip(result, reference)
+        pairs = (
+            [(result, reference)]
+            if isinstance(result, Tensor)
+            else zip(result, reference, strict=True)
+        )
         return [((a.double() - b).norm() / b.norm().clamp(min=1e-12)).item() for a, b in pairs]
 
     for system, result in results.items():
