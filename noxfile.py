@@ -70,7 +70,8 @@ def _base(session: nox.Session) -> Path:
         session.log("making .nox/base: torch and the rest of what is not ours, once (minutes)")
         shutil.rmtree(BASE, ignore_errors=True)
         session.run(sys.executable, "-m", "venv", str(BASE), external=True)
-        install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        # bytecode of the few modules that are imported is made at the first import; of all, for minutes
+        install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
         session.run(
             str(BASE / "bin" / "python"), *install, "-c", str(CONSTRAINTS), *recipe, external=True,
         )  # fmt: skip
