@@ -214,7 +214,9 @@ class ItemSource(_Path):
 
     def name(self) -> str:
         """The user's spelling."""
-        return f"{self.base.name()}[{self.key!r}]"
+        key = self.key
+        text = f"<{type(key).__name__}>" if hasattr(key, "untyped_storage") else repr(key)
+        return f"{self.base.name()}[{text}]"
 
 
 @dataclass(frozen=True, slots=True)

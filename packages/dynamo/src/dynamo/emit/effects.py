@@ -34,6 +34,8 @@ def emit_effects(emitter: Emitter) -> None:
             pending.append(f"del {target}[{name!r}]")
         else:
             pending.append(f"{target}[{name!r}] = {emitter.value(value)}")
+    for tensor in session.recorder.cleared:
+        pending.append(f"{emitter.value(tensor)}.grad = None")
     for source, contents in session.changed_cells():
         target = emitter.source(source)
         if contents is DELETED:

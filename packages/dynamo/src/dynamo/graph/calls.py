@@ -94,6 +94,13 @@ _DUNDERS = {
     "__matmul__": operator.matmul,
     "__imatmul__": operator.imatmul,
 }
+# Tensor's methods that are written in Python, by the name they are called by: some go by another
+# one (`__pow__` calls itself pow), under which no module has them.
+_PYTHON_METHODS: dict[types.FunctionType, str] = {
+    value: name
+    for name, value in vars(torch.Tensor).items()
+    if isinstance(value, types.FunctionType)
+}
 _ALLOWED_SETTERS: frozenset[str] = frozenset()
 _CACHE: dict[Any, Kind] = {}
 
@@ -166,12 +173,9 @@ def target_of(function: Any, args: Any) -> tuple[str, Any, Any]:
         return "call_function", getattr, (args[0], function.__self__.__name__)
     if name in _DUNDERS:
         return "call_function", _DUNDERS[name], args
-    if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType) or (
-        isinstance(function, types.FunctionType) and _is_method(function)
-    ):
+    if isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType):
         return "call_method", name, args
+    method = _PYTHON_METHODS.get(function) if isinstance(function, types.FunctionType) else None
+    if method is not None:
+        return "call_method", method, args
     return "call_function", function, args
-
-
-def _is_method(function: types.FunctionType) -> bool:
-    return getattr(torch.Tensor, function.__name__, None) is function

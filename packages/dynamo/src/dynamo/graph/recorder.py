@@ -24,6 +24,8 @@ from primtorch import substitute
 from primtorch.fake import FactoryMode, FakeTensor, ShapeContext, fakeify
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dynamo.graph.sizes import Sizes
     from dynamo.machine.interpreter import Machine
     from dynamo.source import Source
@@ -63,6 +65,7 @@ class Recorder:
         "_first",
         "_inputs",
         "_locations",
+        "cleared",
         "context",
         "effects",
         "graph",
@@ -92,6 +95,7 @@ class Recorder:
         self.effects = 0
         self.mutated: set[int] = set()
         self.tensor_attributes: dict[int, dict[str, Any]] = {}
+        self.cleared: list[Any] = []  # outside tensors whose gradient was set to None
         self._inputs: dict[int, tuple[Source, Any, Any]] = {}
         self._first: torch.fx.Node | None = None
         self._constants: list[Any] = []
@@ -152,6 +156,7 @@ class Recorder:
         else:
             with self.graph.inserting_before(self._first):
                 node = self.graph.placeholder(f"l_{name}")
+        node.target = node.name  # two paths may spell alike: `a.b` and `a_b`
         node.meta["val"] = value
         node.meta["input"] = meta
         self.nodes[id(value)] = node
@@ -223,11 +228,17 @@ class Recorder:
                     self.mutated.update(id(value) for value in written or (result,))
                     self._node(function, *nodes).meta["val"] = result
             return result
+        if name.startswith("_foreach_") and name.endswith("_"):
+            self.mutated.update(id(value) for value in args[0])
         if isinstance(result, tuple | list) and any(type(item) is FakeTensor for item in result):
             return self._several(function, nodes, result)
         if name in calls.EFFECTS:
             if args and type(args[0]) is FakeTensor:
                 self.mutated.add(id(args[0]))
+            self._node(function, *nodes).meta["val"] = None
+        elif result is None and _has_fake(args, kwargs):
+            # What gives nothing back is called for what it does to its arguments.
+            self.mutated.update(map(id, _fakes(args, kwargs)))
             self._node(function, *nodes).meta["val"] = None
         return result
 
@@ -334,6 +345,7 @@ class Recorder:
             place = graph.inserting_before(next(iter(graph.nodes), None))
         with place:
             node = graph.placeholder(f"l_{name}")
+        node.target = node.name
         node.meta["val"] = value
         node.meta["input"] = meta
         self.size_inputs.append(GraphInput(source, value, node, hint))
@@ -436,6 +448,11 @@ class Recorder:
 
     def store_tensor_attribute(self, session: Session, owner: Any, name: str, value: Any) -> None:
         """`tensor.name = value`."""
+        if name == "grad" and id(owner) in session.reals and value is None:
+            # Written when the call is over; until then the attribute is read from here.
+            self.tensor_attributes.setdefault(id(owner), {})[name] = value
+            self.cleared.append(owner)
+            return
         if name in ("data", "grad", "requires_grad", "names") or id(owner) in session.reals:
             raise GraphBreak(
                 BreakReason.UNSUPPORTED_MUTATION, f"the tensor attribute {name} is assigned"
@@ -476,6 +493,14 @@ def _has_fake(args: Any, kwargs: Any) -> bool:
         if isinstance(value, tuple | list) and _has_fake(value, {}):
             return True
     return False
+
+
+def _fakes(args: Any, kwargs: Any) -> Iterator[Any]:
+    for value in (*args, *kwargs.values()):
+        if type(value) is FakeTensor:
+            yield value
+        elif isinstance(value, tuple | list):
+            yield from _fakes(value, {})
 
 
 def _writes(name: str) -> bool:

@@ -255,6 +255,8 @@ def same_constant(left: object, right: object) -> bool:
                 and same_constant(left.stop, right.stop)
                 and same_constant(left.step, right.step)
             )
+        case torch.Tensor():
+            return False  # as a key a tensor is itself only
         case _:
             return bool(left == right)
 

@@ -129,7 +129,9 @@ def _tensor(machine: Machine, owner: Any, name: str) -> Any:
     if real is not None:
         source = session.known_source(owner)
         if name == "grad":
-            return wrap(session, real.grad, AttributeSource(source, "grad"))
+            with torch._C.DisableTorchFunction():  # the recorder's mode refuses to read it
+                gradient = real.grad
+            return wrap(session, gradient, AttributeSource(source, "grad"))
         if name == "is_leaf":
             return wrap(session, real.is_leaf, AttributeSource(source, "is_leaf"))
         if name == "__class__":

@@ -219,7 +219,8 @@ def guard_keys(machine: Machine, value: Any) -> None:
     if shadow is None or shadow.keys_guarded or not isinstance(value, dict):
         return
     shadow.keys_guarded = True
-    keys = tuple(shadow.snapshot[::2])
+    reals = machine.session.reals
+    keys = tuple(reals.get(id(key), key) for key in shadow.snapshot[::2])
     machine.session.guard(GuardKind.KEYS, shadow.source, keys)
 
 
@@ -338,7 +339,12 @@ def _guard_presence(machine: Machine, container: Any, key: Any, *, found: bool) 
     shadow = machine.session.shadows_by_copy.get(id(container))
     if shadow is None or shadow.keys_guarded:
         return
-    before = any(k is key or k == key for k in shadow.snapshot[::2]) if not found else True
+    before = found or any(
+        k is key or (type(k) is not FakeTensor and k == key) for k in shadow.snapshot[::2]
+    )
+    key = machine.session.reals.get(id(key), key)
+    if type(key) is FakeTensor:
+        return  # made in this call: in no dict from outside
     if found and not shadow.contents_changed:
         machine.session.guard(GuardKind.CONTAINS, shadow.source, key)
     elif not found and not before:

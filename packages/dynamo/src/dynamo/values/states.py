@@ -182,6 +182,22 @@ RULES[torch.overrides.has_torch_function_unary] = _answer(False)
 RULES[torch.overrides.has_torch_function_variadic] = _answer(False)
 
 
+@rule(torch.autograd.profiler.record_function.__enter__)
+def _record_enter(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0]  # a profiler sees the compiled graph, not the ranges of what it was made from
+
+
+@rule(torch.autograd.profiler.record_function.__exit__)
+def _record_exit(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return None
+
+
+@rule(torch._C.DisableTorchFunction, torch._C.DisableTorchFunctionSubclass)
+def _overrides_off(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    # Entered natively it would outlast a capture that ends inside the block.
+    raise GraphBreak(BreakReason.OUTSIDE_EFFECT, "torch-function overrides are switched off")
+
+
 @rule(torch.autograd.Function.apply.__func__, torch._C._FunctionBase.apply)
 def _function_apply(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a torch.autograd.Function is applied")

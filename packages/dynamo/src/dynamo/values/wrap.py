@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from dynamo.guards import GuardKind
-from dynamo.source import AttributeSource, ConstantSource, ItemSource, LocalSource
+from dynamo.source import AttributeSource, ConstantSource, DictKeySource, ItemSource, LocalSource
 from dynamo.values.shadows import Lazy
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ def _container(session: Session, value: Any, source: Source) -> Any:
             if isinstance(value, collections.OrderedDict)
             else dict.__setitem__
         )
-        for key in (
+        for index, key in enumerate(
             collections.OrderedDict.keys(value)
             if isinstance(value, collections.OrderedDict)
             else dict.keys(value)
@@ -183,7 +183,13 @@ def _container(session: Session, value: Any, source: Source) -> Any:
             if own_access:
                 put(copy, key, _opaque_item(value, key, source))
                 continue
-            put(copy, key, Lazy(dict.__getitem__(value, key), ItemSource(source, key)))
+            # The program looks a tensor up by the fake that stands for it.
+            known_as = (
+                wrap(session, key, DictKeySource(source, index))
+                if isinstance(key, torch.Tensor)
+                else key
+            )
+            put(copy, known_as, Lazy(dict.__getitem__(value, key), ItemSource(source, key)))
         _copy_attributes(value, copy, source)
         session.shadow_of(value, copy, source)
         return copy

@@ -12,8 +12,9 @@ from dynamo.machine.opcodes import (
     strings,
 )
 from dynamo.values import copies as _copies  # registers its rules
+from dynamo.values import optimizers as _optimizers  # registers its rules
 
-assert _copies is not None, "imported for its rules"
+assert _copies is not _optimizers, "imported for their rules"
 
 __all__ = [
     "attributes",
