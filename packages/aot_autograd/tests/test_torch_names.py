@@ -92,3 +92,11 @@ def test_grad_mode():
         assert not torch.is_grad_enabled()
     finally:
         _torch.set_grad_enabled(True)
+
+
+def test_gradients_of_is_autograd_grad():
+    x, unused = (torch.randn(3, requires_grad=True) for _ in range(2))
+    tangent = torch.randn(3)
+    ours = _torch.gradients_of([x * x], [x, unused], [tangent])
+    torch.testing.assert_close(ours[0], 2 * x.detach() * tangent)
+    assert ours[1] is None

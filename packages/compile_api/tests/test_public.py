@@ -41,3 +41,18 @@ def test_every_error_has_its_section_in_the_page_it_names() -> None:
         if issubclass(kind, errors.CompileApiError):
             assert kind.section in sections
     assert len(sections) == len(set(sections))
+
+
+def test_a_first_call_does_not_make_torch_import_sympy() -> None:
+    """Half a second for torch's distributed tensors, which a dispatch to a subclass imports."""
+    program = """
+import sys, torch, compile_api
+function = compile_api.compile(lambda x, y: (x * y + 1).relu())
+x = torch.ones(4, requires_grad=True)
+function(x, x.detach()).sum().backward()
+with torch.no_grad():
+    function(x, x.detach())
+heavy = {"sympy", "triton", "torch._dynamo", "torch._inductor", "torch.distributed.tensor"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -14,12 +14,13 @@ from torch._C import DispatchKey
 from torch._ops import OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "composite_recurrent_layers",
+    "gradients_of",
     "has_composite_explicit",
     "has_composite_implicit",
     "increment_version",
@@ -37,6 +38,23 @@ set_grad_enabled = torch._C._set_grad_enabled
 """Set the thread's grad mode without the context manager's cost."""
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+
+
+def gradients_of(
+    outputs: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor],
+) -> Sequence[Any]:
+    """`torch.autograd.grad` for tangents that are known to fit, None for unused inputs.
+
+    The public function compares sizes by a function for which it imports sympy: a third of a
+    second in a process that has no other use for it.
+    """
+    engine = torch.autograd.Variable._execution_engine
+    result: Sequence[Any] = engine.run_backward(
+        tuple(outputs), tuple(tangents), False, False, tuple(inputs), True, accumulate_grad=False
+    )
+    return result
 
 
 def has_composite_implicit(operator: OpOverload) -> bool:

@@ -18,6 +18,7 @@ from aot_autograd import functional
 from aot_autograd._torch import (
     OpOverload,
     composite_recurrent_layers,
+    gradients_of,
     without_saved_tensor_hooks,
 )
 from aot_autograd.errors import TraceError, UnsupportedAliasing
@@ -547,7 +548,7 @@ def _record_backward(
     if wanted:
         try:
             with _autocast_off():
-                gradients = torch.autograd.grad(targets, wanted, tangents, allow_unused=True)
+                gradients = gradients_of(targets, wanted, tangents)
         except RuntimeError as error:
             if not any(text in str(error) for text in _BACKWARD_ERRORS):
                 raise

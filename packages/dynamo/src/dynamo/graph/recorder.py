@@ -21,7 +21,7 @@ from dynamo.errors import BreakReason, GraphBreak
 from dynamo.graph import calls
 from dynamo.guards import GuardKind, TensorGuard
 from primtorch import substitute
-from primtorch.fake import FactoryMode, FakeTensor, ShapeContext, fakeify
+from primtorch.fake import FactoryMode, FakeMode, FakeTensor, ShapeContext, fakeify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -194,7 +194,8 @@ class Recorder:
                 with FactoryMode(self.context):
                     result = function(*args, **kwargs)
             else:
-                result = substitute(function, args)(*args, **kwargs)
+                with FakeMode():
+                    result = substitute(function, args)(*args, **kwargs)
         except GraphBreak:
             raise
         except Exception as error:  # noqa: BLE001 - whatever torch raised becomes a break

@@ -6,7 +6,7 @@ rules.
 """
 
 from primtorch.fake import rules
-from primtorch.fake.context import FactoryMode, ShapeContext
+from primtorch.fake.context import FactoryMode, FakeMode, ShapeContext
 from primtorch.fake.infer import infer
 from primtorch.fake.meta import TensorMeta
 from primtorch.fake.registry import RULES, Schema, schema_of, shape_rule
@@ -16,6 +16,7 @@ __all__ = [
     "RULES",
     "FactoryMode",
     "FakeContext",
+    "FakeMode",
     "FakeTensor",
     "Schema",
     "ShapeContext",

@@ -1,8 +1,8 @@
 """Contexts that handle the operators on fake tensors, and the mode for factories.
 
 `ShapeContext` infers results and records nothing: views share their base's `storage`, in-place
-operators return the tensor itself, as eager does. `FactoryMode` sends factory calls without tensor
-arguments to a context, because a subclass never sees those.
+operators return the tensor itself, as eager does. `FakeMode` hands a context the operators on its
+fakes directly; `FactoryMode` also those without tensor arguments, which a subclass never sees.
 """
 
 from __future__ import annotations
@@ -153,6 +153,36 @@ class FactoryMode(TorchDispatchMode):
         if real:
             return func(*args, **kwargs)
         return self.context.handle(func, args, kwargs)
+
+
+class FakeMode(TorchDispatchMode):
+    """While active, operators on fake tensors go to their context without the subclass's dispatch.
+
+    The results are the same. But the first operator that torch hands to a subclass makes it import
+    `torch.distributed.tensor`, and sympy with it: half a second, more than a small compile takes.
+    """
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """As for `FactoryMode`."""
+        return False
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        """Send `func` to the context of its fakes, or run it."""
+        kwargs = kwargs or {}
+        for argument in args:
+            if argument.__class__ is FakeTensor:
+                return argument.context.handle(func, args, kwargs)
+        fake, _ = _tensors(args, kwargs)
+        if fake is not None:
+            return fake.context.handle(func, args, kwargs)
+        return func(*args, **kwargs)
 
 
 def _tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[FakeTensor | None, bool]:
