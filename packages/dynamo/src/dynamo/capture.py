@@ -39,6 +39,7 @@ from dynamo.guards.kinds import storage_pattern
 from dynamo.machine.frame import Frame
 from dynamo.machine.interpreter import Machine
 from dynamo.source import FunctionSource, LocalSource
+from dynamo.values import regions
 from dynamo.values.session import Session
 
 if TYPE_CHECKING:
@@ -155,7 +156,11 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
             else:
                 message = _check_break(request, machine, stop)
                 returned = _emit_break(request, emitter, machine, stop)
+            regions.reenter(emitter, regions.record_exits(machine))
+            regions.restore_kernels(machine, emitter)
     finally:
+        regions.leave_states(machine)
+        regions.restore_kernels(machine, None)
         torch._C._set_grad_enabled(grad)
         sys.setrecursionlimit(limit)
     if grad_after is not grad:

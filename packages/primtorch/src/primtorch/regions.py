@@ -70,6 +70,18 @@ def exit_autocast(token: AutocastToken) -> None:
     torch.set_autocast_cache_enabled(token.cache_enabled)
 
 
+def enter_inference_mode(mode: bool = True) -> torch.inference_mode:
+    """Switch inference mode on or off until `exit_inference_mode` of the returned token."""
+    token = torch.inference_mode(mode)
+    token.__enter__()
+    return token
+
+
+def exit_inference_mode(token: torch.inference_mode) -> None:
+    """Restore what was before the `enter_inference_mode` that returned `token`."""
+    token.__exit__(None, None, None)
+
+
 class RegionContext(Protocol):
     """A fake tensors' context that wants to know of regions has this method."""
 
@@ -177,11 +189,36 @@ def autograd_function(
     return _Function.apply(region, *args)
 
 
+_TRANSFORMS: dict[str, Callable[..., Any]] = {
+    "vmap": torch.vmap,
+    "grad": torch.func.grad,
+    "grad_and_value": torch.func.grad_and_value,
+    "jacrev": torch.func.jacrev,
+    "jacfwd": torch.func.jacfwd,
+    "hessian": torch.func.hessian,
+}
+
+
+def transform(kind: str, body: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """A transform of `torch.func` by name, applied to `body` and called.
+
+    Args:
+        kind: "vmap", "grad", "grad_and_value", "jacrev", "jacfwd" or "hessian".
+        body: a function of flat arguments that returns what the transform expects.
+        *args: the arguments of the transformed function.
+        **options: the transform's own: `in_dims`, `argnums`, `has_aux`.
+    """
+    return _TRANSFORMS[kind](body, **options)(*args)
+
+
 __all__ = [
     "AutocastToken",
     "RegionContext",
     "autograd_function",
     "checkpoint",
     "enter_autocast",
+    "enter_inference_mode",
     "exit_autocast",
+    "exit_inference_mode",
+    "transform",
 ]

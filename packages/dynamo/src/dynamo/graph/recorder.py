@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.graph import calls
+from dynamo.graph.carve import Region, expose
 from dynamo.guards import GuardKind, TensorGuard
 from primtorch import substitute
 from primtorch.fake import FactoryMode, FakeMode, FakeTensor, ShapeContext, fakeify
@@ -74,6 +75,7 @@ class Recorder:
         "mode",
         "mutated",
         "nodes",
+        "regions",
         "root",
         "size_inputs",
         "sizes",
@@ -94,6 +96,7 @@ class Recorder:
         self.mode = _Mode(self)
         self.effects = 0
         self.mutated: set[int] = set()
+        self.regions: dict[torch.fx.Graph, Region] = {}
         self.tensor_attributes: dict[int, dict[str, Any]] = {}
         self.cleared: list[Any] = []  # outside tensors whose gradient was set to None
         self._inputs: dict[int, tuple[Source, Any, Any]] = {}
@@ -138,6 +141,8 @@ class Recorder:
         """The node of a fake tensor; makes the placeholder of an input that was not used yet."""
         node = self.nodes.get(id(value))
         if node is not None:
+            if node.graph is not self.graph:
+                node = self.nodes[id(value)] = expose(self, node)
             return node
         found = self._inputs.get(id(value))
         if found is None:
@@ -326,6 +331,43 @@ class Recorder:
         node.meta["val"] = None
         return node
 
+    # -- regions -----------------------------------------------------------------------------------
+
+    def mark(self) -> torch.fx.Node:
+        """A node that says where a region begins; `carve.nodes_since` removes it."""
+        node = self.graph.call_function(_beginning, ())
+        self._describe(node)
+        return node
+
+    def erase(self, node: torch.fx.Node) -> None:
+        """Remove a node that nothing reads."""
+        self.graph.erase_node(node)
+        if node is self._first:
+            self._first = None
+
+    def attribute(self, value: Any, hint: str) -> torch.fx.Node:
+        """A node that holds an object of the graph: a nested graph, a function of torch."""
+        name = f"{hint}_{len(self._constants)}"
+        self._constants.append(value)
+        setattr(self.root, name, value)
+        node = self.graph.get_attr(name)
+        self._describe(node)
+        node.meta["val"] = None
+        return node
+
+    def made(self, value: Any, node: torch.fx.Node) -> None:
+        """Register a value that a node yields."""
+        node.meta["val"] = value
+        self.nodes[id(value)] = node
+        self._constants.append(value)
+
+    def state_call(self, function: Any, args: tuple[Any, ...]) -> torch.fx.Node:
+        """A call of `primtorch.regions` that changes torch's state until another call restores it."""
+        node = self.graph.call_function(function, args)
+        self._describe(node)
+        node.meta["val"] = None
+        return node
+
     # -- nodes -------------------------------------------------------------------------------------
 
     def _node(self, function: Any, args: Any, kwargs: Any) -> torch.fx.Node:
@@ -464,9 +506,17 @@ class Recorder:
         """Whether the graph must run even if none of its outputs is used."""
         return bool(self.mutated) or self.effects > 0
 
+    def is_known_input(self, key: int) -> bool:
+        """Whether the fake with this id stands for an outside tensor."""
+        return key in self._inputs
+
     def is_input(self, value: Any) -> bool:
         """Whether a fake tensor stands for an outside tensor."""
         return id(value) in self._inputs
+
+
+def _beginning() -> None:
+    raise AssertionError("a region was not cut out")
 
 
 _PLAIN: frozenset[type] = frozenset(

@@ -215,6 +215,11 @@ class Sizes:
         self._nodes[key] = node
         return node
 
+    def forget(self, nodes: set[torch.fx.Node]) -> None:
+        """These nodes are no longer in the graph: what they computed is computed anew."""
+        for key in [key for key, node in self._nodes.items() if node in nodes]:
+            del self._nodes[key]
+
     def placeholder(self, recorder: Recorder, name: str) -> torch.fx.Node:
         """The placeholder of a symbol."""
         node = self._nodes.get(name)

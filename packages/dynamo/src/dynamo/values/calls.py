@@ -23,6 +23,7 @@ from dynamo.values.native import call_native
 from dynamo.values.rules import RULES
 from dynamo.values.states import NAMED_RULES
 from dynamo.values.torch_functions import is_leaf
+from dynamo.values.transforms import transformed_outside
 from dynamo.values.wrap import is_constant
 
 if TYPE_CHECKING:
@@ -43,7 +44,6 @@ _REGION_MODULES = frozenset(
         "torch.autograd.graph",
         "torch.autograd.functional",
         "torch.autograd.forward_ad",
-        "torch.amp.autocast_mode",
         "torch.random",
         "torch.serialization",
         "torch.cuda",
@@ -134,6 +134,10 @@ def _function(
     if not session.is_created(function):
         if function.__module__ and function.__module__.startswith("primtorch"):
             return session.recorder.call(function, args, kwargs)  # a method of the fake itself
+        if function.__globals__.get("__name__") in _REGION_MODULES:
+            found = transformed_outside(machine, function)
+            if found is not None:
+                return call(machine, found, args, kwargs)
         if function.__module__ and function.__module__.startswith("torch"):
             rule = NAMED_RULES.get((function.__module__, function.__qualname__))
             if rule is not None:

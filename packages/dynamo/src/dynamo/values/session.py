@@ -65,7 +65,9 @@ class Session:
         "global_writes",
         "guards",
         "instance_dicts",
+        "kernel_choices",
         "numbers",
+        "open_states",
         "outside_iterators",
         "reals",
         "recorder",
@@ -90,6 +92,8 @@ class Session:
         self.global_writes: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
         self.attribute_memo: dict[tuple[int, str], Any] = {}
         self.state_writes: dict[Any, tuple[Any, Any]] = {}
+        self.open_states: list[Any] = []
+        self.kernel_choices: dict[Any, tuple[Any, bool]] = {}
         self._globals: dict[tuple[int, str], Any] = {}
         self._cells: dict[int, tuple[types.CellType, types.CellType, Source]] = {}
         self._created: set[int] = set()

@@ -13,7 +13,6 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.utils.checkpoint
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
@@ -196,20 +195,3 @@ def _record_exit(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]
 def _overrides_off(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # Entered natively it would outlast a capture that ends inside the block.
     raise GraphBreak(BreakReason.OUTSIDE_EFFECT, "torch-function overrides are switched off")
-
-
-@rule(torch.autograd.Function.apply.__func__, torch._C._FunctionBase.apply)
-def _function_apply(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a torch.autograd.Function is applied")
-
-
-@rule(torch.utils.checkpoint.checkpoint)
-def _checkpoint(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if torch.is_grad_enabled():
-        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "torch.utils.checkpoint runs a function")
-    from dynamo.values import calls  # it imports this module
-
-    settings = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop",
-                "preserve_rng_state")  # fmt: skip
-    named = {name: value for name, value in kwargs.items() if name not in settings}
-    return calls.call(machine, args[0], args[1:], named)

@@ -368,8 +368,10 @@ def to_copy(
     memory_format: torch.memory_format | None = None,
     **rest: Any,
 ) -> TensorMeta:
-    """A copy with another dtype, device or memory order."""
+    """A copy with another dtype, device or memory order; C++ may pass a number for a 0-d tensor."""
     del rest
+    if isinstance(x, (int, float, complex)):
+        x = TensorMeta((), (), number_dtype(x), torch.device("cpu"))
     stride = format_strides(sizes, x, x.shape, memory_format)
     return TensorMeta(
         x.shape, stride, dtype or x.dtype, x.device if device is None else logical_device(device)

@@ -1,0 +1,253 @@
+# ruff: noqa: ARG001 - one signature for all rules
+"""Regions of a program that change what operators mean: autocast, inference mode, attention kernels, checkpoint.
+
+A state that a context manager sets is really set while capturing, so that results are inferred under it, and
+recorded as calls of `primtorch.regions`. Where a graph ends inside such a block, the graph restores the state
+and the generated code enters the block for real. Invariant: `session.open_states` holds the states that are
+entered now, outermost first, and capture leaves all of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+import torch.utils.checkpoint
+
+from dynamo.errors import BreakReason, GraphBreak, Restart
+from dynamo.graph import carve
+from dynamo.guards import Guard, GuardKind
+from dynamo.source import ConstantSource
+from dynamo.values import attributes
+from dynamo.values.rules import rule
+from primtorch import regions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from dynamo.emit.reconstruct import Emitter
+    from dynamo.machine.interpreter import Machine
+
+__all__ = [
+    "OpenState",
+    "leave_states",
+    "record_exits",
+    "reenter",
+    "refuse",
+    "restore_kernels",
+]
+
+
+@dataclass(slots=True)
+class OpenState:
+    """A block that was entered and not left: its manager, what undoes it, and the node of that."""
+
+    manager: Any
+    token: Any
+    node: torch.fx.Node
+    undo: Callable[[Any], None]
+
+
+def refuse(machine: Machine, why: str) -> NoReturn:
+    """Capture starts over and breaks at the current instruction: what was done since is undone."""
+    machine.break_ticks[machine.frames[-1].tick] = (BreakReason.UNSUPPORTED_CALL, why)
+    raise Restart
+
+
+def leave_states(machine: Machine) -> None:
+    """Restore the process's state when capture ends."""
+    while machine.session.open_states:
+        state = machine.session.open_states.pop()
+        state.undo(state.token)
+
+
+def record_exits(machine: Machine) -> list[Any]:
+    """The graph ends here: it restores the state. Returns the managers to enter for real."""
+    session = machine.session
+    for state in reversed(session.open_states):
+        session.recorder.state_call(state.undo, (state.node,))
+    return [state.manager for state in session.open_states]
+
+
+def reenter(emitter: Emitter, managers: list[Any]) -> None:
+    """The generated code enters blocks that the graph has left."""
+    for manager in managers:
+        emitter.line(f"{emitter.value(manager)}.__enter__()")
+
+
+def _enter(
+    machine: Machine,
+    manager: Any,
+    do: Callable[..., Any],
+    undo: Callable[[Any], None],
+    args: tuple[Any, ...],
+) -> None:
+    session = machine.session
+    node = session.recorder.state_call(do, args)
+    session.open_states.append(OpenState(manager, do(*args), node, undo))
+
+
+def _leave(machine: Machine, manager: Any, what: str) -> None:
+    session = machine.session
+    if not session.open_states or session.open_states[-1].manager is not manager:
+        raise GraphBreak(
+            BreakReason.OUTSIDE_EFFECT, f"{what} that began before a graph break ends here"
+        )
+    state = session.open_states.pop()
+    session.recorder.state_call(state.undo, (state.node,))
+    state.undo(state.token)
+
+
+# -- autocast ------------------------------------------------------------------------------------------
+
+
+@rule(torch.autocast)
+def _make_autocast(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return machine.session.created(torch.autocast(*args, **kwargs))
+
+
+@rule(torch.autocast.__init__)
+def _init_autocast(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    torch.autocast.__init__(*args, **kwargs)
+
+
+@rule(torch.autocast.__enter__)
+def _enter_autocast(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    (manager,) = args
+    settings = tuple(
+        attributes.load(machine, manager, name)
+        for name in ("device", "fast_dtype", "_enabled", "_cache_enabled")
+    )
+    _enter(machine, manager, regions.enter_autocast, regions.exit_autocast, settings)
+    return manager
+
+
+@rule(torch.autocast.__exit__)
+def _exit_autocast(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    _leave(machine, args[0], "an autocast block")
+    return False
+
+
+# -- inference mode ------------------------------------------------------------------------------------
+
+_inference_mode: Any = torch.inference_mode
+
+
+@rule(_inference_mode)
+def _make_inference(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    mode = args[0] if args else kwargs.get("mode", True)
+    if not isinstance(mode, bool):
+        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "inference_mode decorates a function here")
+    return machine.session.created(_inference_mode(mode))
+
+
+@rule(_inference_mode.__enter__)
+def _enter_inference(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    mode = attributes.load(machine, args[0], "mode")
+    _enter(
+        machine,
+        args[0],
+        regions.enter_inference_mode,
+        regions.exit_inference_mode,
+        (mode,),
+    )
+
+
+@rule(_inference_mode.__exit__)
+def _exit_inference(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    _leave(machine, args[0], "an inference_mode block")
+
+
+# -- attention kernels ---------------------------------------------------------------------------------
+
+
+_KERNELS = ("flash", "mem_efficient", "math", "cudnn", "fa3", "overrideable")
+
+
+def _kernel_rules(name: str) -> None:
+    setter: Any = getattr(torch._C, f"_set_sdp_use_{name}", None)
+    getter: Any = getattr(torch._C, f"_get_{name}_sdp_enabled", None)
+    if setter is None or getter is None:
+        return
+
+    @rule(getter)
+    def read(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        session = machine.session
+        now = getter()
+        if setter not in session.kernel_choices:
+            session.kernel_choices[setter] = (getter, now)
+            holds = (lambda get: get() is now, f"{name} attention stays {now}")
+            session.guards[(GuardKind.PREDICATE, getter, None)] = Guard(
+                ConstantSource(getter), GuardKind.PREDICATE, holds, session.source_line
+            )
+        return now
+
+    @rule(setter)
+    def write(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not isinstance(args[0], bool):
+            raise TypeError(f"{setter.__name__} expects a bool")
+        if read(machine, (), {}) is not args[0]:
+            setter(args[0])
+            machine.session.recorder.state_call(setter, (args[0],))
+
+
+for _name in _KERNELS:
+    _kernel_rules(_name)
+
+
+def restore_kernels(machine: Machine, emitter: Emitter | None) -> None:
+    """Put the choice of attention kernels back; the generated code makes the one in force now."""
+    for setter, (getter, before) in machine.session.kernel_choices.items():
+        now = getter()
+        if now is not before:
+            if emitter is not None:
+                emitter.line(f"{emitter.constant(setter)}({now})")
+            setter(before)
+
+
+# -- checkpoint ----------------------------------------------------------------------------------------
+
+_SETTINGS = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop",
+             "preserve_rng_state")  # fmt: skip
+
+
+@rule(torch.utils.checkpoint.checkpoint)
+def _checkpoint(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    from dynamo.values import calls  # it imports the rules
+
+    function, *rest = args
+    named = {name: value for name, value in kwargs.items() if name not in _SETTINGS}
+    recorder = machine.session.recorder
+    if not torch.is_grad_enabled():
+        return calls.call(machine, function, tuple(rest), named)
+    if kwargs.get("use_reentrant") is not False and not any(
+        isinstance(value, torch.Tensor) and value.requires_grad for value in rest
+    ):
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_CALL,
+            "a reentrant checkpoint without an input that needs a gradient runs",
+        )
+    context = kwargs.get("context_fn", torch.utils.checkpoint.noop_context_fn)
+    mark = recorder.mark()
+    try:
+        result = calls.call(machine, function, tuple(rest), named)
+    except Exception as error:  # noqa: BLE001 - the program's own; it must be raised by eager
+        refuse(machine, f"{type(error).__name__} is raised in a checkpoint")
+    nodes = carve.nodes_since(recorder, mark)
+    if not nodes:
+        return result
+    region = carve.carve(recorder, nodes)
+    body = carve.close(recorder, region, ())
+    options: dict[str, Any] = {
+        "preserve_rng_state": bool(kwargs.get("preserve_rng_state", True)),
+    }
+    if context is not torch.utils.checkpoint.noop_context_fn:
+        options["context_fn"] = recorder.attribute(context, "contexts")
+    carve.called(recorder, region, regions.checkpoint, (body, *region.inputs), options)
+    return result
+
+
+@rule(torch.utils.checkpoint.noop_context_fn)
+def _no_contexts(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return torch.utils.checkpoint.noop_context_fn()
