@@ -100,3 +100,20 @@ def test_gradients_of_is_autograd_grad():
     ours = _torch.gradients_of([x * x], [x, unused], [tangent])
     torch.testing.assert_close(ours[0], 2 * x.detach() * tangent)
     assert ours[1] is None
+
+
+def test_applied_directly_is_apply():
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * 2
+
+    x = torch.randn(3, requires_grad=True)
+    result = _torch.applied_directly(Double)(x)
+    result.sum().backward()
+    assert torch.equal(result, x * 2)
+    assert torch.equal(x.grad, torch.full((3,), 2.0))

@@ -14,11 +14,12 @@ from torch._C import DispatchKey
 from torch._ops import OpOverload, OpOverloadPacket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 __all__ = [
     "OpOverload",
     "OpOverloadPacket",
+    "applied_directly",
     "composite_recurrent_layers",
     "gradients_of",
     "has_composite_explicit",
@@ -38,6 +39,18 @@ set_grad_enabled = torch._C._set_grad_enabled
 """Set the thread's grad mode without the context manager's cost."""
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+
+
+def applied_directly(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`function.apply` without its search for functorch's wrappers when no transform is active."""
+    transforms_active = torch._C._are_functorch_transforms_active
+    direct = super(torch.autograd.Function, function).apply
+    general = function.apply
+
+    def apply(*args: Any) -> Any:
+        return general(*args) if transforms_active() else direct(*args)
+
+    return apply
 
 
 def gradients_of(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from aot_autograd._torch import (
+    applied_directly,
     increment_version,
     keeps_graph,
     mark_several_views,
@@ -314,7 +315,7 @@ def training_callable(compiled: Compiled) -> Boxed:
     whole = selection == tuple(range(metadata.inputs))
     differentiable = metadata.differentiable
     epilogue = Epilogue(metadata) if needs_epilogue(metadata) else None
-    apply = autograd_node(compiled).apply
+    apply = applied_directly(autograd_node(compiled))
 
     def call(args: list[Any]) -> Any:
         bases = storage_bases(metadata, args) if metadata.shared else []
@@ -362,6 +363,7 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
     off = _autocast_switch(metadata)
     differentiable = metadata.differentiable
     keep_primals = compiled.double is not None
+    tensor_inputs: list[int] | None = None
 
     class CompiledFunction(torch.autograd.Function):
         """One call of a compiled graph."""
@@ -369,14 +371,17 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
         @staticmethod
         def forward(ctx: Any, args: list[Any], sizes: Sizes | None, *_inputs: Any) -> Any:
             """Run the forward and save what the backward reads."""
+            nonlocal tensor_inputs
             values: list[Any] = [None] * slots
             for slot, index in saved_inputs:
                 values[slot] = args[index]
             if keep_primals:
                 ctx.primals = tuple(args)
-                ctx.versions = tuple(
-                    [arg._version if isinstance(arg, torch.Tensor) else 0 for arg in args]
-                )
+                if tensor_inputs is None:  # which inputs are tensors is the same at each call
+                    tensor_inputs = [
+                        n for n, arg in enumerate(args) if isinstance(arg, torch.Tensor)
+                    ]
+                ctx.versions = [args[number]._version for number in tensor_inputs]
             with off():
                 outputs = forward(args)
             if len(outputs) != total_outputs:
@@ -461,8 +466,10 @@ def _differentiable_backward(
     # What the function itself changes was read before the change: running statistics, mostly.
     own = {mutation.input for mutation in compiled.metadata.mutations}
     positions = compiled.metadata.graph_inputs
-    for position, primal, version in zip(positions, ctx.primals, ctx.versions, strict=True):
-        if position in own or not isinstance(primal, torch.Tensor):
+    pairs = zip(positions, ctx.primals, strict=True)
+    tensors = [pair for pair in pairs if isinstance(pair[1], torch.Tensor)]
+    for (position, primal), version in zip(tensors, ctx.versions, strict=True):
+        if position in own:
             continue
         if primal._version != version:
             raise RuntimeError(

@@ -274,7 +274,9 @@ class SweepPrinter(EntryPrinter):
         divided = self.split_sweep and len(self.inner) == 1
         partial: dict[int, Accumulator] = {}
         if chunked:
-            size = extent if isinstance(extent, int) and extent <= 4 * _CHUNK else _CHUNK
+            # Of a chunk of sums nothing is kept: long ones have fewer ends, and chains stay short.
+            usual = _CHUNK if welford else 4 * _CHUNK
+            size = extent if isinstance(extent, int) and extent <= 4 * _CHUNK else usual
             self.line(f"for (i64 c = {start}; c < {text}; c += {size}l) {{")
             self.depth += 1
             whole = isinstance(extent, int) and extent % size == 0 and not divided
