@@ -1,5 +1,7 @@
 """explain, export, reset, marks."""
 
+import time
+
 import pytest
 import torch
 
@@ -76,3 +78,51 @@ def test_compiling_is_told_while_capturing():
 
     assert dynamo.optimize("eager", options=STRICT)(function)(torch.zeros(1)).item() == 2
     assert not dynamo.is_compiling()
+
+
+class _Hungry(CompileCounter):
+    """Compiling takes long."""
+
+    def __call__(self, gm, example_inputs):
+        time.sleep(0.02)
+        return super().__call__(gm, example_inputs)
+
+
+def test_past_the_limit_only_what_pays_is_compiled_and_one_warning_says_so(caplog):
+    def function(x, mode):
+        return x + len(mode)
+
+    counter = _Hungry()
+    options = dynamo.DynamoOptions(strict=True, recompile_limit=3)
+    compiled = dynamo.optimize(counter, options=options)(function)
+    x = torch.randn(3)
+    with caplog.at_level("WARNING", logger="dynamo"):
+        for n in range(12):
+            assert torch.equal(compiled(x, "m" * n), x + n)
+    assert counter.frame_count == 3
+    assert len(caplog.records) == 1
+    assert "mode: expected 'mm', found 'mmmm'" in caplog.text
+
+
+def test_past_the_limit_what_saves_time_is_compiled():
+    def function(x, mode):
+        if not dynamo.is_compiling():
+            time.sleep(0.03)  # eager takes long
+        return x + len(mode)
+
+    counter = CompileCounter()
+    options = dynamo.DynamoOptions(strict=True, recompile_limit=2)
+    compiled = dynamo.optimize(counter, options=options)(function)
+    x = torch.randn(3)
+    for n in range(8):
+        for _ in range(20):
+            assert torch.equal(compiled(x, "m" * n), x + n)
+    assert counter.frame_count == 8
+
+
+def test_a_recompile_is_logged_with_old_and_new_value(caplog):
+    compiled = dynamo.optimize("eager")(lambda x, mode: x + len(mode))
+    with caplog.at_level("INFO", logger="dynamo"):
+        compiled(torch.ones(2), "train")
+        compiled(torch.ones(2), "test")
+    assert "mode: expected 'train', found 'test'" in caplog.text

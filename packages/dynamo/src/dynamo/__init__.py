@@ -28,6 +28,7 @@ from dynamo.errors import (
 )
 from dynamo.options import DynamoOptions
 from dynamo.stance import set_stance
+from dynamo.substitutes import assume_constant_result, substitute_in_graph
 
 __all__ = [
     "BackendCompilerFailed",
@@ -43,6 +44,7 @@ __all__ = [
     "UsageError",
     "__version__",
     "allow_in_graph",
+    "assume_constant_result",
     "disable",
     "explain",
     "export",
@@ -56,4 +58,5 @@ __all__ = [
     "register_backend",
     "reset",
     "set_stance",
+    "substitute_in_graph",
 ]

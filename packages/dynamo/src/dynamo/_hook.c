@@ -49,6 +49,7 @@ typedef enum { NEVER = 1, SKIP, CACHED } Knowledge;
 typedef struct {
     Knowledge knowledge; /* NEVER: our own code; SKIP: the callback was not interested */
     unsigned epoch;      /* of SKIP and CACHED: forgotten when the epoch moves on */
+    long owner;          /* the FrameHook whose callback said so: another has its own answers */
     PyObject *cache;
 } Known;
 
@@ -59,6 +60,7 @@ typedef struct { /* the layout of PyCodeObject.co_extra */
 
 static Py_ssize_t extra_index = -1;
 static unsigned current_epoch = 1;
+static _Thread_local long thread_owner; /* the number of the FrameHook that is on; 0: none */
 
 static void free_known(void *pointer) {
     Known *known = pointer;
@@ -75,6 +77,8 @@ static inline Known *known_of(PyCodeObject *code) {
     Known *known = extras->extras[extra_index];
     if (known == NULL || (known->knowledge != NEVER && known->epoch != current_epoch))
         return NULL;
+    if (known->knowledge != NEVER && thread_owner != 0 && known->owner != thread_owner)
+        return NULL;
     return known;
 }
 
@@ -86,6 +90,7 @@ static int learn(PyCodeObject *code, Knowledge knowledge, PyObject *cache) {
     }
     known->knowledge = knowledge;
     known->epoch = current_epoch;
+    known->owner = thread_owner;
     known->cache = Py_XNewRef(cache);
     return PyUnstable_Code_SetExtra((PyObject *)code, extra_index, known); /* frees the old one */
 }
@@ -311,7 +316,8 @@ typedef struct {
     PyObject_HEAD
     vectorcallfunc vectorcall;
     PyObject *callback;
-    PyObject *saved; /* a list of (callback or None, was on), one per `with` */
+    PyObject *saved; /* a list of (callback or None, was on, owner), one per `with` */
+    long number;
 } FrameHook;
 
 static PyObject *hooked_call(PyObject *callable, PyObject *const *args, size_t flags,
@@ -323,22 +329,27 @@ static PyObject *hooked_call(PyObject *callable, PyObject *const *args, size_t f
     }
     PyObject *callback = thread_callback;
     thread_callback = Py_NewRef(((FrameHook *)callable)->callback);
+    long owner = thread_owner;
+    thread_owner = ((FrameHook *)callable)->number;
     int was = set_thread(1);
     /* the slot before the arguments is args[0], ours to lend */
     PyObject *result = PyObject_Vectorcall(args[0], args + 1, (size_t)(nargs - 1) |
                                            PY_VECTORCALL_ARGUMENTS_OFFSET, keywords);
     set_thread(was);
+    thread_owner = owner;
     Py_XSETREF(thread_callback, callback);
     return result;
 }
 
 static PyObject *hook_enter(FrameHook *self, PyObject *ignored) {
-    PyObject *pair = Py_BuildValue("(Oi)", thread_callback ? thread_callback : Py_None, thread_on);
+    PyObject *pair = Py_BuildValue("(Oil)", thread_callback ? thread_callback : Py_None, thread_on,
+                                   thread_owner);
     int status = pair == NULL ? -1 : PyList_Append(self->saved, pair);
     Py_XDECREF(pair);
     if (status < 0)
         return NULL;
     Py_XSETREF(thread_callback, Py_NewRef(self->callback));
+    thread_owner = self->number;
     set_thread(1);
     return Py_NewRef((PyObject *)self);
 }
@@ -353,6 +364,7 @@ static PyObject *hook_exit(FrameHook *self, PyObject *ignored) {
     PyList_SetSlice(self->saved, n - 1, n, NULL);
     PyObject *callback = PyTuple_GET_ITEM(pair, 0);
     set_thread((int)PyLong_AsLong(PyTuple_GET_ITEM(pair, 1)));
+    thread_owner = PyLong_AsLong(PyTuple_GET_ITEM(pair, 2));
     Py_XSETREF(thread_callback, callback == Py_None ? NULL : Py_NewRef(callback));
     Py_DECREF(pair);
     Py_RETURN_NONE;
@@ -372,6 +384,8 @@ static PyObject *hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
         Py_XDECREF(self);
         return NULL;
     }
+    static long hooks; /* numbers are never used again, addresses are */
+    self->number = ++hooks;
     self->vectorcall = hooked_call;
     self->callback = Py_NewRef(callback);
     return (PyObject *)self;

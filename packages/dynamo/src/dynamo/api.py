@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from dynamo._native import CompiledFunction
+from dynamo._native import CompiledFunction, never_hook, unhooked
 from dynamo.backends import lookup_backend
 from dynamo.dispatch import Compiler, forget_all
 from dynamo.errors import BreakReason, GraphBreak, UsageError
@@ -245,19 +245,25 @@ def mark_static(tensor: torch.Tensor, index: int | tuple[int, ...] | None = None
 def disable(function: Any = None, *, recursive: bool = True, reason: str | None = None) -> Any:
     """Never capture `function`; calls of it are graph breaks. Usable with and without arguments.
 
-    `reason` is shown where the break is reported.
+    What `function` calls isn't captured either, unless `recursive` is False. `reason` is shown
+    where the break is reported.
     """
     if function is None:
         return functools.partial(disable, recursive=recursive, reason=reason)
     if isinstance(function, torch.nn.Module):
         function.forward = disable(function.forward, recursive=recursive)
         return function
+    if not recursive:
+        never_hook(getattr(function, "__func__", function).__code__)
 
     @functools.wraps(function)
     def disabled(*args: Any, **kwargs: Any) -> Any:
+        if recursive:
+            return unhooked(function, *args, **kwargs)
         return function(*args, **kwargs)
 
     disabled.__dict__["_dynamo_disable"] = True
+    disabled.__dict__["_dynamo_disable_recursive"] = recursive
     disabled.__dict__["_dynamo_disable_reason"] = reason
     return disabled
 

@@ -76,6 +76,7 @@ class Request:
     options: DynamoOptions
     resume: Callable[[Any, CodeType, dict[str, Any]], Resume]
     history: History
+    hook: Callable[..., Any]
     fullgraph: bool = False
     dynamic: bool | None = None
     observer: Callable[[str, str], None] | None = None
@@ -146,7 +147,7 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
             except GraphBreak as found:
                 stop = found
             except RecursionError as error:
-                raise SkipFrame("the recursion is too deep to capture") from error
+                raise SkipFrame("the recursion is too deep to capture", recursion=True) from error
             except Exception as error:
                 raise UserError from error
         grad_after = torch.is_grad_enabled()
@@ -218,7 +219,7 @@ def _emit_break(request: Request, emitter: Emitter, machine: Machine, stop: Grap
     if not frames:
         raise SkipFrame(f"{stop.reason.title}: {stop.why}")
     if stop.reason is BreakReason.RECURSION:
-        raise SkipFrame(stop.why)
+        raise SkipFrame(stop.why, recursion=True)
     depth = 1
     while depth < len(frames) and frames[depth].resumable:
         depth += 1
@@ -231,7 +232,7 @@ def _emit_break(request: Request, emitter: Emitter, machine: Machine, stop: Grap
     inner: str | None = None
     try:
         for level in range(depth - 1, -1, -1):
-            inner = emit_step(emitter, frames[level], inner, request.resume)
+            inner = emit_step(emitter, frames[level], inner, request.resume, request.hook)
         emit_effects(emitter)
     except CannotReconstruct as error:
         if depth > 1:

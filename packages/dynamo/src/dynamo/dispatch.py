@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dynamo._native import CodeCache, CompiledFunction, run_original
+from dynamo._native import CodeCache, CompiledFunction, forget_codes, run_original
 from dynamo.capture import Captured, Request, UserError, capture
 from dynamo.emit.resume import Resume
 from dynamo.errors import DynamoError, InternalError, RecompileRefused, SkipFrame
+from dynamo.frames import NestedFrames
 from dynamo.graph.sizes import History
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ __all__ = ["Compiler", "forget_all", "take_stance"]
 _log = logging.getLogger("dynamo")
 _lock = threading.RLock()
 _live: weakref.WeakSet[Compiler] = weakref.WeakSet()
+_MOST = 8  # times the recompile limit: so many entries a code object has at most
 _GENERATOR_LIKE = 0x20 | 0x80 | 0x200
 
 
@@ -65,6 +69,30 @@ def take_stance(name: str) -> str:
         return former
 
 
+@dataclass(slots=True)
+class Worth:
+    """What compiling one code object took, and what it saves, in seconds."""
+
+    compiling: float = 0.0
+    eager: float | None = None  # the shortest run of each kind so far
+    compiled: float | None = None
+    warned: bool = False
+
+    def ran(self, seconds: float) -> None:
+        """A new entry ran once."""
+        self.compiled = seconds if self.compiled is None else min(self.compiled, seconds)
+
+    def ran_eagerly(self, seconds: float) -> None:
+        """A call ran eagerly."""
+        self.eager = seconds if self.eager is None else min(self.eager, seconds)
+
+    def pays(self, hits: int) -> bool:
+        """Whether compiling took less than ten times what `hits` calls of its entries saved."""
+        if self.eager is None or self.compiled is None:
+            return False
+        return self.compiling < 10 * hits * max(0.0, self.eager - self.compiled)
+
+
 class Compiler:
     """What `optimize` was told, and the entries made so far."""
 
@@ -86,9 +114,10 @@ class Compiler:
         self.skipped: dict[CodeType, str] = {}
         self.history: dict[CodeType, History] = {}
         self._resumes: dict[Any, Resume] = {}
-        self._warned: set[CodeType] = set()
+        self._worth: dict[CodeType, Worth] = {}
         self._caches: list[CodeCache] = []
         self._suspended: list[tuple[CodeCache, tuple[Entry, ...]]] = []
+        self.nested = NestedFrames(self.cache, self._find_for_frame)
         _live.add(self)
 
     def compile(self, function: types.FunctionType) -> CompiledFunction:
@@ -122,10 +151,12 @@ class Compiler:
             if not cache.code.co_flags & _GENERATOR_LIKE:
                 cache.miss = self.miss
         self._suspended.clear()
+        self.nested.forget()
+        forget_codes()
         self.captured.clear()
         self.skipped.clear()
         self.history.clear()
-        self._warned.clear()
+        self._worth.clear()
 
     def resume(self, key: Any, code: CodeType, names: dict[str, Any]) -> Resume:
         """The resume function of a place in a code object, the same each time."""
@@ -136,39 +167,85 @@ class Compiler:
 
     def miss(self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
         """Capture the call and run it; eagerly where that is not possible."""
+        raised = found = None
+        try:
+            found = self._find(cache, function, slots)
+        except UserError as error:
+            raised = error
+        if raised is not None:  # outside of the handler: eager's exception has no context
+            return self._run_raising(function, slots, raised)
+        if found is None:
+            return self._run_eagerly(cache, function, slots)
+        entry, inputs = found
+        if entry.hits:
+            return entry.run(function, slots, inputs)
+        start = time.perf_counter()
+        result = entry.run(function, slots, inputs)
+        self._worth[function.__code__].ran(time.perf_counter() - start)
+        return result
+
+    def _find(
+        self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
+    ) -> tuple[Entry, list[Any]] | None:
+        """An entry for the call, made now if there is none; None if the call runs eagerly.
+
+        Raises:
+            UserError: the program raised while it was captured.
+        """
         with _lock:
             found = cache.lookup(function, slots)  # another thread may have made it meanwhile
-            if found is None:
-                if self._stays_eager(cache, function, slots):
-                    return run_original(function, slots)
-                if len(cache.entries) >= self.options.recompile_limit:
+            if found is not None:
+                return found
+            if self._stays_eager(cache, function, slots):
+                return None
+            worth = self._worth.setdefault(function.__code__, Worth())
+            limit = self.options.recompile_limit
+            if len(cache.entries) >= limit:
+                if not worth.pays(sum(entry.hits for entry in cache.entries)):
                     self._limit(cache, function, slots)
-                    return run_original(function, slots)
-                raised = captured = None
-                try:
-                    captured = self._capture(cache, function, slots)
-                except UserError as error:
-                    raised = error
-                if raised is not None:  # outside of the handler: eager's exception has no context
-                    return self._run_raising(function, slots, raised)
-                if captured is None:
-                    return run_original(function, slots)
-                cache.add(captured.entry)
-                inputs = captured.entry.program.match(slots, function)
-                if inputs is None:
-                    failed = captured.entry.program.explain(slots, function)
-                    cache.remove(captured.entry)
-                    self._fault(
-                        cache,
-                        InternalError(
-                            f"the guards of {function.__qualname__} don't hold for the call that "
-                            f"made them: {failed}"
-                        ),
-                    )
-                    return run_original(function, slots)
-                found = captured.entry, inputs
-        entry, inputs = found
-        return entry.run(function, slots, inputs)
+                    return None
+                if len(cache.entries) >= _MOST * limit:
+                    cache.remove(cache.entries[-1])
+            start = time.perf_counter()
+            captured = self._capture(cache, function, slots)
+            worth.compiling += time.perf_counter() - start
+            if captured is None:
+                return None
+            cache.add(captured.entry)
+            inputs = captured.entry.program.match(slots, function)
+            if inputs is None:
+                failed = captured.entry.program.explain(slots, function)
+                cache.remove(captured.entry)
+                self._fault(
+                    cache,
+                    InternalError(
+                        f"the guards of {function.__qualname__} don't hold for the call that "
+                        f"made them: {failed}"
+                    ),
+                )
+                return None
+            return captured.entry, inputs
+
+    def _find_for_frame(
+        self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
+    ) -> tuple[Entry, list[Any]] | None:
+        try:
+            return self._find(cache, function, slots)
+        except UserError:  # the frame runs, and raises
+            return None
+
+    def _run_eagerly(
+        self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
+    ) -> Any:
+        """A call that nothing compiled serves; how long it takes says what compiling it would save."""
+        if function.__code__ in self.skipped:
+            return self._run_skipped(cache, function, slots)
+        start = time.perf_counter()
+        result = run_original(function, slots)
+        worth = self._worth.get(function.__code__)
+        if worth is not None:
+            worth.ran_eagerly(time.perf_counter() - start)
+        return result
 
     def _stays_eager(
         self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
@@ -189,6 +266,14 @@ class Compiler:
             )
         return True
 
+    def _run_skipped(
+        self, _cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
+    ) -> Any:
+        """Run a function that can't be captured itself; the frames it calls may be."""
+        if _stance.name == "force_eager":
+            return run_original(function, slots)
+        return self.nested.hook(run_original, function, slots)
+
     def _run_raising(
         self, function: types.FunctionType, slots: tuple[Any, ...], error: UserError
     ) -> Any:
@@ -204,12 +289,14 @@ class Compiler:
     def _limit(
         self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
     ) -> None:
-        if function.__code__ in self._warned:
+        worth = self._worth[function.__code__]
+        if worth.warned or worth.eager is None:  # before it is known what a call takes, nothing is
             return
-        self._warned.add(function.__code__)
+        worth.warned = True
         failed = cache.entries[0].program.explain(slots, function)
         _log.warning(
-            "%s has %d compiled versions, more are not made; calls that fit none run eagerly (%s)",
+            "%s has %d compiled versions, which save less time than more would take; calls that fit "
+            "none run eagerly (%s)",
             function.__qualname__,
             len(cache.entries),
             failed,
@@ -224,9 +311,12 @@ class Compiler:
     def _capture(
         self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
     ) -> Captured | None:
-        if self.observer is not None and cache.entries:
+        if cache.entries and (self.observer is not None or _log.isEnabledFor(logging.INFO)):
             failed = cache.entries[0].program.explain(slots, function)
-            self.observer("recompile", f"{function.__qualname__}: {failed}")
+            why = f"{function.__qualname__}: {failed}"
+            _log.info("compiled again: %s", why)
+            if self.observer is not None:
+                self.observer("recompile", why)
         request = Request(
             function,
             slots,
@@ -234,6 +324,7 @@ class Compiler:
             self.options,
             self.resume,
             self.history.setdefault(function.__code__, History()),
+            self.nested.hook,
             self.fullgraph,
             self.dynamic,
             self.observer,
@@ -241,9 +332,10 @@ class Compiler:
         try:
             captured = capture(request)
         except SkipFrame as skip:
-            self.skipped[function.__code__] = skip.why
+            if not skip.recursion:
+                self.skipped[function.__code__] = skip.why
             if not cache.entries:
-                cache.miss = None
+                cache.miss = None if skip.recursion else self._run_skipped
             if self.observer is not None:
                 self.observer("break", skip.why)
             _log.info("%s runs eagerly: %s", function.__qualname__, skip.why)

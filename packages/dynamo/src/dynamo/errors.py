@@ -110,11 +110,15 @@ class Restart(BaseException):
 
 
 class SkipFrame(BaseException):
-    """Nothing of this function can be captured: it runs as it is."""
+    """Nothing of this function can be captured: it runs as it is.
 
-    def __init__(self, why: str) -> None:
+    After a `recursion` the frames that it calls aren't hooked either: that would lower the user's limit.
+    """
+
+    def __init__(self, why: str, *, recursion: bool = False) -> None:
         super().__init__(why)
         self.why = why
+        self.recursion = recursion
 
 
 class CaptureError(DynamoError):

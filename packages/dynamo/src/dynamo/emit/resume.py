@@ -10,9 +10,12 @@ in the step as they are. Invariant: what is pushed, bound and protected there is
 
 from __future__ import annotations
 
+import functools
 import types
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from dynamo.bytecode import (
     Header,
@@ -76,16 +79,18 @@ def emit_step(
     frame: Frame,
     inner: str | None,
     resume: Callable[[Any, CodeType, dict[str, Any]], Resume],
+    hook: Callable[..., Any],
 ) -> str:
     """The expression of a callable that goes on with `frame`; `inner` goes on with the frame it called.
 
-    `resume(key, code, globals)` gives the resume function for a place in the frame's code.
+    `resume(key, code, globals)` gives the resume function for a place in the frame's code; `hook(f, *args)`
+    makes a call under which the frames of Python are captured.
 
     Raises:
         CannotReconstruct: the place cannot be entered, or a value cannot be made.
     """
     plan = _plan(frame, outer=inner is not None)
-    code = _step_code(plan, outer=inner is not None, resume=resume)
+    code = _step_code(plan, outer=inner is not None, resume=resume, hook=hook)
     values = [emitter.value(value) for value in plan.stack if value is not NULL]
     index = frame.program.slot_index
     if inner is not None:
@@ -159,20 +164,76 @@ def _stack_names(nulls: Sequence[bool]) -> list[str]:
     return [f"<stack {i}>" for i, null in enumerate(nulls) if not null]
 
 
-def _push(nulls: Sequence[bool]) -> list[Instruction]:
+def _push(nulls: Sequence[bool], end: int | None = None) -> list[Instruction]:
     return [
         build.push_null() if null else build.load_fast(f"<stack {i}>")
-        for i, null in enumerate(nulls)
+        for i, null in enumerate(nulls[:end])
     ]
 
 
+def _hooked_from(plan: _Plan) -> int | None:
+    """Where on the stack a call begins whose frames are worth capturing; None for other instructions."""
+    op = plan.frame.op
+    match plan.at.opname:
+        case "CALL":
+            base = len(plan.stack) - op.arg - 2
+        case "CALL_KW":
+            base = len(plan.stack) - op.arg - 3
+        case "CALL_FUNCTION_EX":
+            base = len(plan.stack) - 3 - (op.arg & 1)
+            spread = plan.stack[base + 2]
+            if type(spread) not in (tuple, list):
+                return None
+        case _:
+            return None
+    called = next(value for value in plan.stack[base:] if value is not NULL)
+    return base if _runs_python(called) else None
+
+
+def _runs_python(called: Any) -> bool:
+    """Whether a call enters the program's Python code, and may have it captured."""
+    if isinstance(called, types.MethodType):
+        called = called.__func__
+    if isinstance(called, types.FunctionType):
+        marks = called.__dict__
+        return not (marks.get("_dynamo_disable_recursive") or marks.get("_torchdynamo_disable"))
+    return isinstance(called, torch.nn.Module | functools.partial)
+
+
+def _push_hooked(
+    plan: _Plan, nulls: Sequence[bool], base: int, hook: Callable[..., Any]
+) -> list[Instruction]:
+    """[stack up to base] -> [.., result]: the call, with the hook in front of what is called."""
+    at, frame = plan.at, plan.frame
+    loads = [build.load_fast(f"<stack {i}>") for i in range(base, len(nulls)) if not nulls[i]]
+    start = build.begin_call([build.load_const(hook)])
+    match at.opname:
+        case "CALL":
+            return [*start, *loads, *build.end_call(len(loads), frame.called_with)]
+        case "CALL_KW":
+            kind = at.copy()
+            kind.arg = kind.argval = len(loads) - 1
+            return [*start, *loads, kind]
+        case _:
+            function, spread, *named = loads
+            joined = [function, build.build_list(1), spread, build.list_extend(1)]
+            return [*start, *joined, *named, build.end_call_spread(keywords=bool(named))[0]]
+
+
 def _step_code(
-    plan: _Plan, *, outer: bool, resume: Callable[[Any, CodeType, dict[str, Any]], Resume]
+    plan: _Plan,
+    *,
+    outer: bool,
+    resume: Callable[[Any, CodeType, dict[str, Any]], Resume],
+    hook: Callable[..., Any],
 ) -> CodeType:
     nulls = [value is NULL for value in plan.stack]
     frame, at = plan.frame, plan.at
-    entry = [*build.prologue((), plan.cells), *_push(nulls)]
     done, nulls_after = _instruction(plan, nulls, outer=outer)
+    base = None if outer else _hooked_from(plan)
+    entry = [*build.prologue((), plan.cells), *_push(nulls, base)]
+    if base is not None:
+        done = [*_push_hooked(plan, nulls, base, hook)]
     for instruction in done:
         instruction.handler = at.handler
         instruction.positions = at.positions

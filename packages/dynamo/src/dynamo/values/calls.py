@@ -51,7 +51,12 @@ _REGION_MODULES = frozenset(
         "torch.profiler.profiler",
     }
 )
-_MARKS = ("_torchdynamo_disable", "_dynamo_disable", "_dynamo_allow_in_graph")
+_MARKS = (
+    "_torchdynamo_disable",
+    "_dynamo_disable",
+    "_dynamo_allow_in_graph",
+    "_dynamo_marked_constant",
+)
 _NATIVE = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -155,6 +160,10 @@ def _function(
             marks = function.__dict__
             if "_dynamo_allow_in_graph" in marks:
                 return session.recorder.record_opaque(function, args, kwargs)
+            if "_dynamo_marked_constant" in marks:
+                from dynamo.substitutes import call_constant  # it imports this module
+
+                return call_constant(machine, function, args, kwargs)
             why = marks.get("_dynamo_disable_reason")
             raise GraphBreak(
                 BreakReason.DISABLED,
