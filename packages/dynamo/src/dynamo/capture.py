@@ -35,6 +35,7 @@ from dynamo.errors import (
 from dynamo.graph.recorder import Recorder
 from dynamo.graph.sizes import History, Sizes
 from dynamo.guards import GlobalState, Guard, GuardKind, compile_program
+from dynamo.guards.binding import run_original
 from dynamo.guards.kinds import storage_pattern
 from dynamo.machine.frame import Frame
 from dynamo.machine.interpreter import Machine
@@ -168,7 +169,7 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
         emitter.line(f"{emitter.constant(torch._C._set_grad_enabled)}({grad_after})")
     if stop is not None:
         returned += "()"
-    return _finish(request, session, emitter, returned, state, stop, message)
+    return _finish(request, machine, session, emitter, returned, state, stop, message)
 
 
 def _root_frame(session: Session, request: Request) -> Frame:
@@ -249,8 +250,39 @@ def _restart(machine: Machine, tick: int, stop: GraphBreak) -> None:
     raise Restart
 
 
+def _require_watched(machine: Machine, outputs: list[Any]) -> None:
+    """What may raise inside a `try` must be computed: a result that nobody reads is computed for real."""
+    recorder = machine.session.recorder
+    if not recorder.watched:
+        return
+    read: set[torch.fx.Node] = set()
+    pending = [recorder.node_of(value) for value in outputs]
+    while pending:
+        node = pending.pop()
+        if node not in read:
+            read.add(node)
+            pending.extend(node.all_input_nodes)
+    for node, tick, name in recorder.watched:
+        if node not in read:
+            machine.break_ticks[tick] = (
+                BreakReason.MAY_RAISE_IN_TRY,
+                f"{name} may raise at run time inside a try block",
+            )
+            raise Restart
+
+
+def _again(request: Request, emitter: Emitter) -> str:
+    """The expression that makes the call eagerly, should the graph raise."""
+    code = request.function.__code__
+    names = code.co_varnames[: len(request.arguments)]
+    cells = set(code.co_cellvars)
+    slots = "".join(emitter.source(LocalSource(name, name in cells)) + ", " for name in names)
+    return f"{emitter.constant(run_original)}({emitter.source(FunctionSource())}, ({slots}))"
+
+
 def _finish(
     request: Request,
+    machine: Machine,
     session: Session,
     emitter: Emitter,
     returned: str,
@@ -259,6 +291,7 @@ def _finish(
     message: str,
 ) -> Captured:
     recorder = session.recorder
+    _require_watched(machine, emitter.graph_outputs)
     compiled: Callable[..., Any] | None = None
     module: Any = None
     graph_inputs: list[str] = []
@@ -271,6 +304,7 @@ def _finish(
         ]
         compiled = _compile(request, module, examples)
         graph_inputs = [emitter.source(entry.source) for entry in inputs]
+    again = _again(request, emitter) if recorder.watched else None
     guards: list[Guard] = [Guard(None, GuardKind.GLOBAL_STATE, state), *session.guards.values()]
     guards.extend(_aliasing(recorder))
     places = None
@@ -279,7 +313,7 @@ def _finish(
         places = recorder.sizes.symbol_sources()
     program = compile_program(guards, places, code=request.function.__code__, inputs=emitter.inputs)
     run, text = build_entry(
-        emitter, compiled, graph_inputs, returned, request.function.__qualname__
+        emitter, compiled, graph_inputs, returned, request.function.__qualname__, again
     )
     if request.observer is not None:
         request.observer("02_guards.py", program.text())

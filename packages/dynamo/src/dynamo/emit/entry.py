@@ -23,8 +23,9 @@ def build_entry(
     graph_inputs: list[str],
     returned: str,
     name: str,
+    again: str | None = None,
 ) -> tuple[Callable[[list[Any]], Any], str]:
-    """The entry and its source text."""
+    """The entry and its source text; `again` makes the call eagerly, should the graph raise."""
     lines = ["def entry(inputs):"]
     if emitter.inputs:
         names = ", ".join(f"i{n}" for n in range(len(emitter.inputs)))
@@ -38,9 +39,12 @@ def build_entry(
         outputs = len(emitter.graph_outputs)
         if outputs:
             targets = ", ".join(f"g{n}" for n in range(outputs))
-            lines.append(f"    {targets}{',' if outputs == 1 else ''} = {call}")
-        else:
+            call = f"{targets}{',' if outputs == 1 else ''} = {call}"
+        if again is None:
             lines.append(f"    {call}")
+        else:  # outside of the handler, so that eager's exception has no context
+            lines += ["    raised = False", "    try:", f"        {call}", "    except Exception:",
+                      "        raised = True", "    if raised:", f"        return {again}"]  # fmt: skip
     lines.extend(f"    {line}" for line in (*emitter.head, *emitter.lines))
     lines.append(f"    return {returned}")
     source = "\n".join(lines) + "\n"

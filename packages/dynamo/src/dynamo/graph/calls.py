@@ -105,6 +105,25 @@ _ALLOWED_SETTERS: frozenset[str] = frozenset()
 _CACHE: dict[Any, Kind] = {}
 
 
+# Operators that draw random numbers, or may.
+_RANDOM = frozenset(
+    {
+        "dropout", "alpha_dropout", "feature_alpha_dropout", "feature_dropout", "rand", "randn",
+        "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli", "bernoulli_",
+        "multinomial", "normal", "normal_", "uniform_", "exponential_", "geometric_", "cauchy_",
+        "log_normal_", "random_", "poisson", "rrelu", "rrelu_", "gumbel_softmax", "dropout1d",
+        "dropout2d", "dropout3d", "scaled_dot_product_attention", "multi_head_attention_forward",
+        "fractional_max_pool2d", "fractional_max_pool3d", "checkpoint", "autograd_function",
+        "transform", "lstm", "gru", "rnn_tanh", "rnn_relu",
+    }
+)  # fmt: skip
+
+
+def is_random(name: str) -> bool:
+    """Whether a function of this name draws random numbers, or may."""
+    return name in _RANDOM
+
+
 def classify(function: Any) -> Kind:
     """The kind of a callable that arrived through the mode."""
     kind = _CACHE.get(function)

@@ -80,6 +80,7 @@ class Recorder:
         "size_inputs",
         "sizes",
         "tensor_attributes",
+        "watched",
     )
 
     def __init__(self, sizes: Sizes | None = None) -> None:
@@ -97,6 +98,7 @@ class Recorder:
         self.effects = 0
         self.mutated: set[int] = set()
         self.regions: dict[torch.fx.Graph, Region] = {}
+        self.watched: list[tuple[torch.fx.Node, int, str]] = []
         self.tensor_attributes: dict[int, dict[str, Any]] = {}
         self.cleared: list[Any] = []  # outside tensors whose gradient was set to None
         self._inputs: dict[int, tuple[Source, Any, Any]] = {}
@@ -189,9 +191,18 @@ class Recorder:
             raise GraphBreak(*calls.refusal(function))
         name = getattr(function, "__name__", "")
         if name in calls.MAY_RAISE and self.machine is not None and self.machine.in_try():
+            return self._watch(function, args, kwargs)
+        if self.watched and calls.is_random(name):
             raise GraphBreak(
-                BreakReason.MAY_RAISE_IN_TRY, f"{name} may raise at run time inside a try block"
+                BreakReason.MAY_RAISE_IN_TRY,
+                f"{name} would draw again if the try block before it ran again",
             )
+        return self._record(function, args, kwargs)
+
+    def _record(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a call on fakes and record it."""
+        kind = calls.classify(function)
+        name = getattr(function, "__name__", "")
         nodes = self._arguments(args), self._arguments(kwargs)
         versions = [(value, _version(value)) for value in args if type(value) is FakeTensor]
         try:
@@ -246,6 +257,25 @@ class Recorder:
             # What gives nothing back is called for what it does to its arguments.
             self.mutated.update(map(id, _fakes(args, kwargs)))
             self._node(function, *nodes).meta["val"] = None
+        return result
+
+    def _watch(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that may raise inside the program's `try`: then the whole call is made again, eagerly.
+
+        That is sound only while the graph has changed nothing that a second run would see.
+        """
+        machine = self.machine
+        assert machine is not None
+        name = function.__name__
+        if self.mutated or self.effects or any(map(_draws, self.graph.nodes)):
+            raise GraphBreak(
+                BreakReason.MAY_RAISE_IN_TRY, f"{name} may raise at run time inside a try block"
+            )
+        before = set(self.graph.nodes)
+        result = self._record(function, args, kwargs)
+        made = [n for n in self.graph.nodes if n not in before and n.op.startswith("call")]
+        if made:
+            self.watched.append((made[0], machine.frames[-1].tick, name))
         return result
 
     def _several(self, function: Any, nodes: tuple[Any, Any], result: Any) -> Any:
@@ -513,6 +543,11 @@ class Recorder:
     def is_input(self, value: Any) -> bool:
         """Whether a fake tensor stands for an outside tensor."""
         return id(value) in self._inputs
+
+
+def _draws(node: torch.fx.Node) -> bool:
+    return calls.is_random(node.target if type(node.target) is str else
+                           getattr(node.target, "__name__", ""))  # fmt: skip
 
 
 def _beginning() -> None:
