@@ -40,7 +40,7 @@ from dynamo.guards.kinds import storage_pattern
 from dynamo.machine.frame import Frame
 from dynamo.machine.interpreter import Machine
 from dynamo.source import FunctionSource, LocalSource
-from dynamo.values import regions
+from dynamo.values import locks, regions
 from dynamo.values.session import Session
 
 if TYPE_CHECKING:
@@ -151,6 +151,7 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
                 raise SkipFrame("the recursion is too deep to capture", recursion=True) from error
             except Exception as error:
                 raise UserError from error
+        locks.require_released(machine)
         grad_after = torch.is_grad_enabled()
         with torch._C.DisableTorchFunction():
             if stop is None:

@@ -16,11 +16,12 @@ import torch
 
 from dynamo._torch import module_initialiser
 from dynamo.errors import BreakReason, GraphBreak
+from dynamo.guards import Guard, GuardKind
 from dynamo.source import ConstantSource
 from dynamo.values import attributes, modules, operators
 from dynamo.values.generators import TracedCallable
 from dynamo.values.native import call_native
-from dynamo.values.rules import RULES
+from dynamo.values.rules import RULES, type_of
 from dynamo.values.states import NAMED_RULES
 from dynamo.values.torch_functions import is_leaf
 from dynamo.values.transforms import transformed_outside
@@ -154,6 +155,8 @@ def _function(
                     BreakReason.UNSUPPORTED_CALL,
                     f"{function.__module__}.{function.__qualname__} is not captured",
                 )
+        if function.__code__ is _DISPATCHER:
+            return call(machine, _single_dispatch(machine, function, args), args, kwargs)
         if is_leaf(function):
             return call_native(machine, function, args, kwargs)
         if is_marked(function):
@@ -171,6 +174,36 @@ def _function(
             )
         session.guard_function_code(function)
     return machine.inline(function, args, kwargs, resumable=resumable)
+
+
+_dispatched: Any = functools.singledispatch(lambda value: value)
+_DISPATCHER = _dispatched.__code__
+
+
+def _single_dispatch(machine: Machine, function: Any, args: tuple[Any, ...]) -> Any:
+    """What `functools.singledispatch` chooses by the first argument's type; guarded, for more may be registered."""
+    if not args:
+        raise TypeError(f"{function.__name__} requires at least 1 positional argument")
+    cls = type_of(machine, args[0])
+    chosen = function.dispatch(cls)
+    session = machine.session
+    source = session.known_source(function)
+    session.guards.setdefault(
+        (GuardKind.PREDICATE, source, id(cls)),
+        Guard(
+            source,
+            GuardKind.PREDICATE,
+            (
+                lambda found: found.dispatch(cls) is chosen,
+                f"{cls.__name__} is dispatched as before",
+            ),
+            session.source_line,
+        ),
+    )
+    session.keep(cls)
+    if session.source_of(chosen) is None:
+        session.remember(chosen, ConstantSource(chosen))
+    return chosen
 
 
 def is_marked(function: types.FunctionType) -> bool:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from dynamo.machine.interpreter import Machine
     from dynamo.values.session import Session
 
-__all__ = ["FunctionContext"]
+__all__ = ["FunctionContext", "is_unchanged", "outside_now"]
 
 _DEFAULT_SETUP: Any = torch.autograd.Function.setup_context
 
@@ -204,7 +204,7 @@ def _backward(
     stand_ins: list[torch.fx.Node] = []
     given: list[Any] = []
     grad = torch.is_grad_enabled()
-    before, written = _outside(session), set(recorder.mutated)
+    before, written = outside_now(session), set(recorder.mutated)
     torch._C._set_grad_enabled(False)
     try:
         for value in outputs:
@@ -226,14 +226,14 @@ def _backward(
     grads += [None] * (count - len(grads))
     if any(value is not None and type(value) is not FakeTensor for value in grads):
         refuse(machine, f"{cls.__qualname__}.backward returns something other than tensors")
-    if not _unchanged(before, _outside(session)) or any(
+    if not is_unchanged(before, outside_now(session)) or any(
         recorder.is_known_input(key) for key in recorder.mutated - written
     ):
         refuse(machine, f"{cls.__qualname__}.backward changes something outside")
     return stand_ins, grads
 
 
-def _outside(session: Session) -> list[list[Any]]:
+def outside_now(session: Session) -> list[list[Any]]:
     """What exists outside, as the capture sees it now."""
     seen = [snapshot(shadow.copy) for shadow in session.shadows.values()]
     seen.append([value for _, value in session.global_writes.values()])
@@ -242,7 +242,7 @@ def _outside(session: Session) -> list[list[Any]]:
     return seen
 
 
-def _unchanged(before: list[list[Any]], after: list[list[Any]]) -> bool:
+def is_unchanged(before: list[list[Any]], after: list[list[Any]]) -> bool:
     """Whether nothing changed; containers that were first read in between count as unchanged."""
     count = len(before) - 3
     pairs = [*zip(before[:count], after[:count], strict=True),

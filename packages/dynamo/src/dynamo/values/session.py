@@ -64,6 +64,7 @@ class Session:
         "function",
         "global_writes",
         "guards",
+        "held_locks",
         "instance_dicts",
         "kernel_choices",
         "numbers",
@@ -93,6 +94,7 @@ class Session:
         self.attribute_memo: dict[tuple[int, str], Any] = {}
         self.state_writes: dict[Any, tuple[Any, Any]] = {}
         self.open_states: list[Any] = []
+        self.held_locks: list[tuple[Any, int, Any]] = []
         self.kernel_choices: dict[Any, tuple[Any, bool]] = {}
         self._globals: dict[tuple[int, str], Any] = {}
         self._cells: dict[int, tuple[types.CellType, types.CellType, Source]] = {}

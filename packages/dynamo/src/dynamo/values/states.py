@@ -85,7 +85,8 @@ def _get(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         return value
     if len(args) > 1:
         return args[1]
-    raise LookupError(args[0])
+    default = args[0].get()  # it is unset outside: its own default, or LookupError
+    return machine.session.wrap(default, ConstantSource(default))
 
 
 @rule(contextvars.ContextVar.set)

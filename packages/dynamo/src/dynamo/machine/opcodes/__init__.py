@@ -13,11 +13,14 @@ from dynamo.machine.opcodes import (
 )
 from dynamo.values import copies as _copies  # registers its rules
 from dynamo.values import functions as _functions  # registers its rules
+from dynamo.values import locks as _locks  # registers its rules
 from dynamo.values import optimizers as _optimizers  # registers its rules
 from dynamo.values import regions as _regions  # registers its rules
 from dynamo.values import transforms as _transforms  # registers its rules
 
-assert all((_copies, _functions, _optimizers, _regions, _transforms)), "imported for their rules"
+assert all((_copies, _functions, _locks, _optimizers, _regions, _transforms)), (
+    "imported for their rules"
+)
 
 __all__ = [
     "attributes",
