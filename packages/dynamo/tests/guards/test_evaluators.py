@@ -113,7 +113,7 @@ def operand_for(kind, found, other):
         case K.TENSOR:
             return TensorGuard.of(other if isinstance(other, torch.Tensor) else torch.zeros(2, 3))
         case K.LENGTH:
-            return len(other) if hasattr(other, "__len__") and not isinstance(other, type) else 1
+            return len(other) if hasattr(type(other), "__len__") else 1
         case K.KEYS:
             return tuple(other) if isinstance(other, (dict, list)) else ("a",)
         case K.CONTAINS | K.LACKS:
