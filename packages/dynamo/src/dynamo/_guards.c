@@ -209,31 +209,25 @@ typedef struct {
     int dirty;
     int32_t loaded;
     int any_owned;
-    int all_owned;
+    int32_t kept; /* registers below are owned */
     unsigned python_runs; /* how often Python may have run: dicts may have changed */
 } Registers;
 
 /* From here on Python may run: nothing that a register holds may be freed. */
 static void own_all(Registers *r) {
     r->python_runs++;
-    if (r->all_owned)
-        return;
-    for (int32_t i = 0; i < r->loaded; i++)
+    for (int32_t i = r->kept; i < r->loaded; i++)
         if (!r->owned[i]) {
             Py_INCREF(r->values[i]);
             r->owned[i] = 1;
         }
-    r->all_owned = r->any_owned = 1;
+    r->kept = r->loaded;
+    r->any_owned = 1;
 }
 
 static inline void put_borrowed(Registers *r, int32_t into, PyObject *value) {
     r->values[into] = value;
-    if (UNLIKELY(r->all_owned)) {
-        Py_INCREF(value);
-        r->owned[into] = 1;
-    } else {
-        r->owned[into] = 0;
-    }
+    r->owned[into] = 0;
     r->loaded = into + 1;
 }
 
