@@ -114,3 +114,13 @@ def test_the_compiler_of_the_options_is_the_one_that_is_used(traced, caplog):
         compiled = compile_fx(gm, options=InductorOptions(compiler="/nowhere/of-the-options"))
     assert "CXX='/nowhere/of-the-options'" in caplog.text
     torch.testing.assert_close(compiled([X])[0], X * 2 + 1)
+
+
+def test_positions_are_compared_with_values_beyond_32_bits(traced):
+    def one_hot(x):
+        mask = torch.arange(300)[None] == x[:, None]
+        return mask, (x[:, None] != torch.arange(300)[None]).sum(1)
+
+    x = torch.tensor([-1, 0, 5, 299, 300, 2**32 + 5, -(2**32), 2**31, 2**62])
+    for ours, eager in zip(compile_fx(traced(one_hot, x))([x]), one_hot(x), strict=True):
+        assert torch.equal(ours, eager)

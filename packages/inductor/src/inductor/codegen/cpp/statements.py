@@ -60,6 +60,8 @@ class StatementPrinter:
         for position, symbol in enumerate(sizes):
             self.names[symbol] = f"n{position}"
         self.index = IndexPrinter(self.names)
+        self._extents = dict(zip(self.outer, body.ranges, strict=True))
+        self._extents.update(zip(self.inner, body.reduction_ranges, strict=True))
         self.pointers = {argument.buffer: f"p{k}" for k, argument in enumerate(kernel.arguments)}
         self.storage = {argument.buffer: argument.dtype for argument in kernel.arguments}
         self.locals = {local.name: f"l{k}" for k, local in enumerate(kernel.locals)}
@@ -250,12 +252,38 @@ class StatementPrinter:
             self.line(f"bad |= (u32)({values[1].text} == 0);")
             if position not in self.checks:
                 self.checks.append(position)
+        narrow = self._position_test(operation, values)
+        if narrow is not None:
+            self._define(position, narrow, operation.dtype)
+            return
         method = getattr(self.ops, operation.name)
         if operation.name == "round_to":
             value = method(values[0], str(operation.attribute), operation.dtype)
         else:
             value = method(*values, operation.dtype)
         self._define(position, value.text, operation.dtype)
+
+    def _position_test(self, operation: Operation, values: list[Value]) -> str | None:
+        """`loop variable == value` of 64 bits, the value fixed in the loop, by 32-bit lanes.
+
+        That is how one-hot masks look (the gradient of a loss); 64-bit lanes would halve the loop.
+        """
+        if operation.name not in {"eq", "ne"} or len(operation.operands) != 2:
+            return None
+        for one, other in ((0, 1), (1, 0)):
+            source, fixed = (self.operations[operation.operands[k]] for k in (one, other))
+            symbol = source.index
+            if source.name != "index_expression" or not isinstance(symbol, Symbol):
+                continue
+            extent = self._extents.get(symbol)
+            if not isinstance(extent, int) or extent >= 1 << 31 or fixed.dtype != torch.int64:
+                continue
+            if source.dtype != torch.int64 or symbol in self.depends[operation.operands[other]]:
+                continue
+            wide, sign = values[other].text, "==" if operation.name == "eq" else "!="
+            # -1 is no position
+            return f"((i32){self.index(symbol)} {sign} ({wide} == (i32){wide} ? (i32){wide} : -1))"
+        return None
 
     def _address(self, buffer: str, index: Size) -> str:
         if buffer in self.locals:
