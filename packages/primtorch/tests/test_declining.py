@@ -46,3 +46,11 @@ def test_dropout_keeps_its_share_and_its_scale(p):
     torch.manual_seed(0)
     again, _ = TABLE[aten.native_dropout.default](torch.ones(200, 100), p, True)
     assert torch.equal(out, again)
+
+
+def test_a_negative_length_is_refused_as_eager_refuses_it():
+    narrow_copy = decomposition_table("prims")[torch.ops.aten.narrow_copy.default]
+    for start, length in ((0, -1), (9, 5), (-3, 5)):
+        for function in (narrow_copy, torch.narrow_copy):
+            with pytest.raises(RuntimeError, match="exceeds dimension size"):
+                function(torch.arange(10.0), 0, start, length)

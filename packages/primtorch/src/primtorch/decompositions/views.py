@@ -362,7 +362,7 @@ def narrow_copy(self: Tensor, dim: int, start: int, length: int) -> Tensor:
         )
     if start < 0:
         start = start + size
-    if start > size - length:
+    if length < 0 or start > size - length:
         raise RuntimeError(f"start ({start}) + length ({length}) exceeds dimension size ({size}).")
     return contiguous_copy(aten.slice.Tensor(self, dim, start, start + length))
 
