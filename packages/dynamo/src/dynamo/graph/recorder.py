@@ -123,15 +123,16 @@ class Recorder:
         dynamic: tuple[int, ...] = ()
         if self.sizes is not None:
             shape, dynamic = self.sizes.shape_of(source, real)
+        with torch._C.DisableTorchFunction():
+            fake = fakeify(real, self.context, shape=shape)
+        strides: tuple[int, ...] = ()
+        if self.sizes is not None and dynamic:
+            strides = self.sizes.guard_strides(source, real, fake.meta.stride)
         session.guard(
             GuardKind.TENSOR,
             source,
-            TensorGuard.of(
-                real, dynamic_sizes=dynamic, dynamic_strides=range(real.dim()) if dynamic else ()
-            ),
+            TensorGuard.of(real, dynamic_sizes=dynamic, dynamic_strides=strides),
         )
-        with torch._C.DisableTorchFunction():
-            fake = fakeify(real, self.context, shape=shape)
         session.fakes[id(real)] = fake
         session.reals[id(fake)] = real
         session.keep(real)

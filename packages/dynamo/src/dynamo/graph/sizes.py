@@ -18,11 +18,27 @@ import torch
 
 from dynamo.errors import UsageError
 from dynamo.guards import Guard, GuardKind
-from dynamo.source import ItemSource, LocalSource, ModuleMemberSource, SizeSource, Source
-from primtorch.symbolic import Equal, LessThan, Not, SizeEnvironment, expression_of, text
+from dynamo.source import (
+    ItemSource,
+    LocalSource,
+    ModuleMemberSource,
+    SizeSource,
+    Source,
+    StrideSource,
+)
+from primtorch.symbolic import (
+    Equal,
+    Expression,
+    LessThan,
+    Not,
+    SizeEnvironment,
+    equal,
+    expression_of,
+    text,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from dynamo.emit.reconstruct import Emitter
     from dynamo.graph.recorder import Recorder
@@ -114,6 +130,7 @@ class Sizes:
         self.guards: list[Guard] = []
         self.marked: dict[Source, tuple[int | None, int | None]] = {}
         self._nodes: dict[str, torch.fx.Node] = {}
+        self._strides: dict[Any, Source] = {}
 
     # -- what is symbolic --------------------------------------------------------------------------
 
@@ -141,6 +158,23 @@ class Sizes:
                     self.marked[place] = limits
                 dynamic.append(dimension)
         return (sizes, tuple(dynamic)) if dynamic else (None, ())
+
+    def guard_strides(
+        self, source: Source, tensor: torch.Tensor, strides: Sequence[int | Expression]
+    ) -> tuple[int, ...]:
+        """The dimensions whose strides follow from sizes; guards that they still do so.
+
+        A graph made for a contiguous tensor must not be given a window of a wider one: it reads
+        by the strides that it was made for.
+        """
+        symbolic = [d for d, step in enumerate(strides) if isinstance(step, Expression)]
+        for dimension in symbolic:
+            name = f"t{len(self._strides)}"
+            hint = tensor.stride(dimension)
+            found = expression_of(self.environment.create_size(name, hint, lower=0))
+            self._strides[found] = StrideSource(source, dimension)
+            self.guards.append(Guard(None, GuardKind.SHAPE, equal(found, strides[dimension])))
+        return tuple(symbolic)
 
     def scalar(self, source: Source, value: float) -> Any:
         """A symbol for a number from outside, or None if it is specialised."""
@@ -311,11 +345,12 @@ class Sizes:
 
     def symbol_sources(self) -> dict[Any, Source]:
         """Where each integer symbol is read from."""
-        return {
+        sizes = {
             expression_of(self.values[name]): source
             for name, source in self.sources.items()
             if name[0] == "s"
         }
+        return {**sizes, **self._strides}
 
 
 def _is_argument(source: Source) -> bool:
