@@ -142,6 +142,13 @@ def compile_flat(
     Returns:
         A boxed callable that takes all of the flat inputs and returns a tuple.
     """
+    if any(_is_lazy(example) for example in example_inputs):
+        tools = replace(
+            tools,
+            fw_compiler=_computing_first(tools.fw_compiler, "fw_compiler"),
+            bw_compiler=_computing_first(tools.bw_compiler, "bw_compiler"),
+            inference_compiler=_computing_first(tools.inference_compiler, "inference_compiler"),
+        )
     specs = describe_inputs(example_inputs, values=values, tags=tags)
     called = _with_duplicates(function, specs, example_inputs)
     environment = environment_of_inputs(specs, values)
@@ -169,6 +176,40 @@ def compile_flat(
         if not recorded.has_backward:
             return _compile_inference(recorded, specs, tools)
         return _compile_training(recorded, called, specs, tools)
+
+
+def _is_lazy(value: Any) -> bool:
+    """Whether a tensor's memory holds not its values but what they are the conjugate or negative of."""
+    return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
+
+
+def _computing_first(compiler: Compiler, name: str) -> Compiler:
+    """A compiler whose graphs are given tensors that hold their own values, in the same layout."""
+
+    def compile_part(module: fx.GraphModule, example_inputs: Sequence[Any]) -> Boxed:
+        compiled = as_boxed(compiler(module, example_inputs), name)
+
+        def run(inputs: list[Any]) -> Any:
+            inputs[:] = [_computed(value) if _is_lazy(value) else value for value in inputs]
+            return compiled(inputs)
+
+        run.boxed = True  # type: ignore[attr-defined]
+        run.output_layouts = getattr(compiled, "output_layouts", None)  # type: ignore[attr-defined]
+        return run
+
+    return compile_part
+
+
+def _computed(tensor: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        once = tensor
+        for dimension, step in enumerate(tensor.stride()):
+            if step == 0 and tensor.shape[dimension] > 1:  # repeated elements are written once
+                once = once.narrow(dimension, 0, 1)
+        made = torch.empty_strided(
+            once.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
+        )
+        return made.copy_(once).expand(tensor.shape)
 
 
 @contextmanager

@@ -443,7 +443,7 @@ def _laid_out(tangent: Any, meta: Any, sizes: Sizes | None) -> torch.Tensor:
             shape, stride, dtype=meta.dtype, device=meta.device
         )
         return made.zero_()
-    if tangent.stride() == stride:
+    if tangent.stride() == stride and not (tangent.is_conj() or tangent.is_neg()):
         return tangent
     if tangent.requires_grad and torch.is_grad_enabled():
         return tangent
