@@ -9,6 +9,7 @@ What "inductor" keeps whole, beside the prims, and why:
     addmm, baddbmm                      the product and its epilogue are one library call
     attention kernels, both directions  the library's kernel is many times faster than its parts
     embedding                           one gather with a bounds check on the row
+    index_add, index_copy               one scatter that refuses negative indices, as eager does
     lerp.Scalar and like                nothing: elementwise operators are always taken apart, fusion rebuilds them
     sort, topk, kthvalue, scans, windows, convolutions, factorisations, transforms: prims already
     bicubic and anti-aliased resizing, ctc_loss, recurrent cells of a vendor: no decomposition, run by ATen
@@ -93,6 +94,8 @@ INDUCTOR_KEEPS: frozenset[OpOverload] = PRIMS | _overloads(
     "addmm",
     "baddbmm",
     "embedding",
+    "index_add",
+    "index_copy",
     "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_flash_attention_backward",
     "_scaled_dot_product_flash_attention_for_cpu",

@@ -337,7 +337,8 @@ class _Encoder:
         """Everything about memory that is known once the sizes are."""
         memory = self._program.memory
         words: list[int] = []
-        if isinstance(memory.arena_bytes, Expression) or memory.arena_bytes > 0:
+        # Also for no bytes: an operator is given empty tensors of the arena, too.
+        if any(place.kind == "arena" for place in memory.places.values()):
             register = self._registers(memory.arena_bytes)
             words += [Opcode.ARENA, register, self._placed(torch.uint8, self._device)]
             for name, place in memory.places.items():

@@ -54,6 +54,8 @@ class PythonLauncher:
         for item, value in zip(graph.inputs, kept, strict=True):
             match item.kind:
                 case "tensor":
+                    if not value.data_ptr() and value.numel():  # zeros without memory
+                        value = conform(value, tuple(value.shape), value.stride())  # noqa: PLW2901 - the input in memory
                     tensors[item.name] = value
                 case "size":
                     if isinstance(item.symbol, Symbol):

@@ -15,6 +15,7 @@ from inductor.errors import UnsupportedOperationError
 from inductor.ir.operations import BoundsCheck
 from inductor.lowering.pointwise import Operand, broadcast_shape, cost, reader
 from inductor.lowering.registry import lowers
+from primtorch.symbolic import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +36,18 @@ def _gather_check(axis: int) -> BoundsCheck:
     return BoundsCheck("RuntimeError", _INDEX, axis)
 
 
+def _require_elements(x: Value, axes: Sequence[int]) -> None:
+    """Refuse an indexed dimension that may be empty.
+
+    A kernel reads place 0 where an index is out of bounds, before the call is repeated for its
+    exception; an empty dimension has no place 0.
+    """
+    for axis in axes:
+        low, _ = bounds(x.shape[axis])
+        if low is None or low < 1:
+            raise UnsupportedOperationError("index", "into a dimension that may be empty")
+
+
 @lowers(aten.embedding.default)
 def embedding(
     builder: Builder,
@@ -47,6 +60,7 @@ def embedding(
     """Rows of a table."""
     del padding_idx, scale_grad_by_freq, sparse
     fact = builder.fact
+    _require_elements(weight, range(len(weight.shape)))
     rank = len(indices.shape)
     rows = weight.shape[0]
 
@@ -111,6 +125,7 @@ def _index_reader(
 ) -> tuple[Callable[[Recorder, Coordinates], Coordinates], tuple[Size, ...]]:
     """How coordinates of `x[indices]` become coordinates of `x`; and the result's shape."""
     together, axes, first = _index_plan(x, indices)
+    _require_elements(x, axes)
     readers = {}
     for axis in axes:
         index = indices[axis]
@@ -158,6 +173,8 @@ def index_select(builder: Builder, x: Value, dim: int, indices: Value) -> Value:
     if not x.shape:
         raise UnsupportedOperationError("index_select", "of a tensor without dimensions")
     axis = dim % len(x.shape)
+    _require_elements(x, (axis,))
+    _require_elements(x, range(len(x.shape)))  # of an empty result, too, the indices are checked
     source = _stored_source(builder, x)
     check = BoundsCheck("IndexError", "index out of range in self")
 
@@ -178,6 +195,7 @@ def gather(
     if not x.shape or not indices.shape:
         raise UnsupportedOperationError("gather", "of a tensor without dimensions")
     axis = dim % len(x.shape)
+    _require_elements(x, (axis,))
     source = _stored_source(builder, x)
 
     def load(recorder: Recorder, place: Coordinates) -> Scalar:
@@ -257,6 +275,7 @@ def _one_axis(x: Value, dim: int, indices: Value) -> tuple[int, Any]:
     if not x.shape or not indices.shape:
         raise UnsupportedOperationError("scatter", "of a tensor without dimensions")
     axis = dim % len(x.shape)
+    _require_elements(x, (axis,))
 
     def place(recorder: Recorder, coordinates: Coordinates) -> Coordinates:
         chosen = recorder.to_dtype(indices.load(recorder, coordinates), torch.int64)
@@ -285,6 +304,42 @@ def scatter_add(builder: Builder, x: Value, dim: int, indices: Value, source: Va
     """`x` with elements of `source` added at indices along one dimension."""
     _, place = _one_axis(x, dim, indices)
     return _scattered(builder, x, indices.shape, place, source.load, "add")
+
+
+def _slices(
+    builder: Builder, x: Value, dim: int, indices: Value, source: Value, mode: StoreMode
+) -> Value:
+    """`x` with slices along one dimension written or added at a vector of indices, none negative."""
+    if not x.shape or len(indices.shape) != 1 or len(source.shape) != len(x.shape):
+        raise UnsupportedOperationError("index_add", "of a tensor or index without dimensions")
+    axis = dim % len(x.shape)
+    _require_elements(x, (axis,))
+    if not source.stored and source.operations > 8:
+        builder.realize(source)
+    check = BoundsCheck("IndexError", "index out of range in self")
+
+    def place(recorder: Recorder, coordinates: Coordinates) -> Coordinates:
+        chosen = recorder.to_dtype(indices.load(recorder, (coordinates[axis],)), torch.int64)
+        where = recorder.indirect(chosen, x.shape[axis], wrap=False, check=check)
+        return (*coordinates[:axis], where, *coordinates[axis + 1 :])
+
+    return _scattered(builder, x, source.shape, place, source.load, mode)
+
+
+@lowers(aten.index_add.default)
+def index_add(
+    builder: Builder, x: Value, dim: int, indices: Value, source: Value, *, alpha: Operand = 1
+) -> Value:
+    """`x` with slices of `source` added at indices along one dimension."""
+    if alpha != 1:
+        raise UnsupportedOperationError("index_add", "with a factor")
+    return _slices(builder, x, dim, indices, source, "add")
+
+
+@lowers(aten.index_copy.default)
+def index_copy(builder: Builder, x: Value, dim: int, indices: Value, source: Value) -> Value:
+    """`x` with slices of `source` written at indices along one dimension."""
+    return _slices(builder, x, dim, indices, source, "set")
 
 
 @lowers(aten.scatter_reduce.two)

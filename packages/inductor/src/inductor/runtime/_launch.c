@@ -223,6 +223,8 @@ static PyObject *build_value(Frame *f, const int64_t **w) {
   }
 }
 
+static PyObject *with_memory(Frame *f, PyObject *object);
+
 static int fill_from_object(Frame *f, Slot *s, PyObject *object) {
   void *data;
   if (!PyObject_TypeCheck(object, tensor_type)) {
@@ -232,6 +234,16 @@ static int fill_from_object(Frame *f, Slot *s, PyObject *object) {
   if (api.get_data_ptr(HANDLE_OF(object), &data)) {
     PyErr_SetString(PyExc_RuntimeError, "the data of a tensor can't be reached");
     return -1;
+  }
+  if (!data) { /* empty, or zeros that were never written down */
+    PyObject *made = with_memory(f, object);
+    if (!made) return -1;
+    if (made != object) {
+      int status = fill_from_object(f, s, made);
+      Py_DECREF(made);
+      return status;
+    }
+    Py_DECREF(made);
   }
   empty_slot(f, s);
   s->object = Py_NewRef(object);
@@ -248,6 +260,28 @@ static int layout_fits(Frame *f, Handle h, int64_t rank, const int64_t *w) {
   for (int64_t k = 0; k < rank; k++)
     if (sizes[k] != f->r[w[k]] || (sizes[k] > 1 && strides[k] != f->r[w[rank + k]])) return 0;
   return 1;
+}
+
+/* A tensor without memory as it is if it is empty, else written out: autograd's zeros have no memory. */
+static PyObject *with_memory(Frame *f, PyObject *object) {
+  int64_t dim, *sizes;
+  if (api.get_dim(HANDLE_OF(object), &dim) || api.get_sizes(HANDLE_OF(object), &sizes)) {
+    PyErr_SetString(PyExc_RuntimeError, "the sizes of a tensor can't be reached");
+    return NULL;
+  }
+  for (int64_t k = 0; k < dim; k++)
+    if (sizes[k] == 0) return Py_NewRef(object);
+  PyObject *shape = PyObject_GetAttrString(object, "shape"), *made = NULL;
+  PyObject *strides = shape ? PyObject_CallMethod(object, "stride", NULL) : NULL;
+  if (strides) made = PyObject_CallFunctionObjArgs(f->self->conform, object, shape, strides, NULL);
+  Py_XDECREF(shape);
+  Py_XDECREF(strides);
+  void *data;
+  if (made && (api.get_data_ptr(HANDLE_OF(made), &data) || !data)) {
+    Py_CLEAR(made);
+    PyErr_SetString(PyExc_RuntimeError, "a compiled graph was given a tensor without memory");
+  }
+  return made;
 }
 
 static PyObject *registers_tuple(Frame *f, int64_t count, const int64_t *w) {

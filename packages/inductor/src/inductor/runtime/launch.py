@@ -100,8 +100,12 @@ def conform(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]
         raise RuntimeError(
             f"an operator returned a tensor of shape {tuple(tensor.shape)} where {size} was promised"
         )
-    made = torch.empty_strided(size, stride, dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(tensor)
+    once = tensor
+    for dimension, step in enumerate(stride):
+        if step == 0 and size[dimension] > 1:  # repeated elements are written once
+            once = once.narrow(dimension, 0, 1)
+    made = torch.empty_strided(once.shape, stride, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(once).expand(size)
 
 
 @lru_cache(maxsize=1)

@@ -119,13 +119,27 @@ def gather(
     sizes: Sizes, x: TensorMeta, dim: int, index: TensorMeta, *, sparse_grad: bool = False
 ) -> TensorMeta:
     """Elements picked along a dimension; shaped as the index."""
-    del sizes, sparse_grad
-    wrap_dimension(dim, x.ndim)
+    del sparse_grad
+    dim = wrap_dimension(dim, x.ndim)
     if 0 not in index.shape and index.dtype not in (torch.int64, torch.int32):
         raise RuntimeError("gather(): Expected dtype int32/int64 for index")
     if max(x.ndim, 1) != max(index.ndim, 1) and 0 not in index.shape:
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
+    _require_index_within(sizes, x, dim, index)
     return x.contiguous(index.shape)
+
+
+def _require_index_within(sizes: Sizes, x: TensorMeta, dim: int, index: TensorMeta) -> None:
+    """Refuse an index that names elements beyond the other dimensions of x."""
+    if 0 in index.shape or not x.ndim or x.ndim != index.ndim:
+        return
+    for dimension, (have, want) in enumerate(zip(x.shape, index.shape, strict=True)):
+        if dimension != dim and have is not want and sizes.less(have, want):
+            raise RuntimeError(
+                f"Size does not match at dimension {dimension} expected index "
+                f"{list(index.shape)} to be no larger than self {list(x.shape)} apart from "
+                f"dimension {dim}"
+            )
 
 
 @shape_rule(
@@ -135,12 +149,32 @@ def gather(
     "scatter.value_reduce",
     "scatter_add",
     "scatter_reduce.two",
+)
+def scatter(
+    sizes: Sizes, x: TensorMeta, dim: int, index: TensorMeta, *args: Any, **kwargs: Any
+) -> TensorMeta:
+    """A row-major copy of x with elements replaced or added to."""
+    dim = wrap_dimension(dim, x.ndim)
+    _require_index_within(sizes, x, dim, index)
+    source = args[0] if args else kwargs.get("src")
+    if isinstance(source, TensorMeta) and source.ndim == index.ndim and 0 not in index.shape:
+        for have, want in zip(source.shape, index.shape, strict=True):
+            if have is not want and sizes.less(have, want):
+                raise RuntimeError(
+                    f"Expected index {list(index.shape)} to be no larger than self "
+                    f"{list(x.shape)} apart from dimension {dim} and to be no larger than src "
+                    f"{list(source.shape)}"
+                )
+    return x.contiguous()
+
+
+@shape_rule(
     "index_add",
     "index_copy",
     "index_reduce",
 )
-def scatter(sizes: Sizes, x: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
-    """A row-major copy of x with elements replaced or added to."""
+def index_add(sizes: Sizes, x: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
+    """A row-major copy of x with slices replaced or added to."""
     del sizes, args, kwargs
     return x.contiguous()
 
