@@ -126,3 +126,18 @@ def test_a_recompile_is_logged_with_old_and_new_value(caplog):
         compiled(torch.ones(2), "train")
         compiled(torch.ones(2), "test")
     assert "mode: expected 'train', found 'test'" in caplog.text
+
+
+def test_several_results_come_back_in_torchs_own_type():
+    def function(x, pair):
+        return torch.max(x, 0), pair, pair.indices + 1, torch.broadcast_shapes(())
+
+    x = torch.randn(3, 4)
+    pair = torch.sort(x)
+    found = dynamo.optimize("eager")(function)(x, pair)
+    expected = function(x, pair)
+    assert type(found[0]) is torch.return_types.max
+    assert type(found[1]) is torch.return_types.sort
+    assert found[0].indices.equal(expected[0].indices)
+    assert found[2].equal(expected[2])
+    assert found[3] == torch.Size(())

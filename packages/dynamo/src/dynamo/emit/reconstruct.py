@@ -175,7 +175,7 @@ class Emitter:
             text = self._list(value)
             return self._remember(value, self._fresh(f"({text},)" if value else "()"))
         if kind is torch.Size:
-            return self._fresh(f"{self.constant(torch.Size)}(({self._list(value)},))")
+            return self._fresh(f"{self.constant(torch.Size)}([{self._list(value)}])")
         if kind is list:
             name = self._remember(value, self._fresh("[]"))
             if value:
@@ -312,9 +312,13 @@ class Emitter:
             raise CannotReconstruct("a class made in the captured code")
         cls = self.value(kind)
         if isinstance(value, tuple):
-            name = self._fresh(
-                f"tuple.__new__({cls}, ({''.join(self.value(v) + ', ' for v in value)}))"
-            )
+            items = f"({''.join(self.value(v) + ', ' for v in value)})"
+            if hasattr(kind, "n_sequence_fields"):
+                # What torch returns several results in: made by its own type, nothing else in it.
+                name = self._fresh(f"{cls}({items})")
+                self._remember(value, name)
+                return name
+            name = self._fresh(f"tuple.__new__({cls}, {items})")
         elif isinstance(value, int | float | str) and not isinstance(value, bool):
             base = next(base for base in (int, float, str) if isinstance(value, base))
             name = self._fresh(f"{base.__name__}.__new__({cls}, {base(value)!r})")

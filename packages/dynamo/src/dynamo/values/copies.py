@@ -82,7 +82,8 @@ def _empty(machine: Machine, value: Any) -> Any:
                 BreakReason.UNSUPPORTED_CALL, f"{kind.__qualname__} says itself how it is copied"
             )
     if isinstance(value, tuple):
-        made = tuple.__new__(kind, [machine.session.resolve(item) for item in value])
+        items = [machine.session.resolve(item) for item in value]
+        made = kind(items) if hasattr(kind, "n_sequence_fields") else tuple.__new__(kind, items)
     elif isinstance(value, collections.deque):
         made = kind((), value.maxlen) if kind is collections.deque else kind.__new__(kind)
     elif isinstance(value, _CONTAINERS):

@@ -244,8 +244,8 @@ def _tuple(session: Session, value: tuple[Any, ...], source: Source) -> Any:
     session.guard(GuardKind.TYPE, source, kind)
     session.guard(GuardKind.LENGTH, source, len(value))
     items = [wrap(session, item, ItemSource(source, i)) for i, item in enumerate(value)]
-    if kind is torch.Size:
-        copy: Any = torch.Size(items)
+    if kind is torch.Size or hasattr(kind, "n_sequence_fields"):
+        copy: Any = kind(items)  # a struct sequence is made by its own type only
     else:
         copy = tuple.__new__(kind, items)
         _copy_attributes(value, copy, source)
