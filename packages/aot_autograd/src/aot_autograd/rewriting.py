@@ -196,10 +196,10 @@ def _through_functional(
         _assign(context, tensor, new)
     if not operator._schema.returns:
         return None
-    ordinary = len(operator._schema.returns) - sum(
-        1 for result in operator._schema.returns if result.alias_info is not None
-    )
-    returned = (*results[:ordinary], *written)
+    # ATen reads as many results as the schema has: those that are no argument, then those that are.
+    returns = operator._schema.returns
+    aliased = sum(result.alias_info is not None for result in returns)
+    returned = (*results[: len(returns) - aliased], *written[:aliased])
     return returned[0] if len(operator._schema.returns) == 1 else returned
 
 

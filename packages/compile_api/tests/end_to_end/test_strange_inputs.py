@@ -78,3 +78,28 @@ def test_a_window_of_a_wider_tensor_is_not_taken_for_a_whole():
     for x in (torch.randn(4, 6), torch.randn(8, 5), torch.randn(10, 9)[::2], torch.randn(7, 9)):
         for found, expected in zip(compiled(x), function(x), strict=True):
             assert torch.equal(found, expected)
+
+
+def test_an_operator_that_writes_what_it_does_not_return():
+    def function(x, mean, variance):
+        return torch._native_batch_norm_legit(x, None, None, mean, variance, True, 0.5, 1e-5)
+
+    x = torch.randn(2, 3, 4)
+    found_state, expected_state = ([torch.zeros(3), torch.ones(3)] for _ in range(2))
+    found = compile_api.compile(function)(x, *found_state)
+    expected = function(x, *expected_state)
+    assert len(found) == 3
+    for one, other in zip((*found, *found_state), (*expected, *expected_state), strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+def test_indices_computed_for_each_lane_of_a_sweep(recwarn):
+    def function(x, grid):
+        return torch.nn.functional.grid_sample(x, grid, align_corners=False).sum((0, 2))
+
+    x, grid = torch.randn(2, 3, 5, 5, requires_grad=True), torch.rand(2, 4, 6, 2) * 2 - 1
+    found, expected = compile_api.compile(function)(x, grid), function(x, grid)
+    assert torch.allclose(found, expected, atol=1e-5)
+    tangent = torch.randn_like(expected)
+    (one,), (other,) = (torch.autograd.grad(y, x, tangent) for y in (found, expected))
+    assert torch.allclose(one, other, atol=1e-5)

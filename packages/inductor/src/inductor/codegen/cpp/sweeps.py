@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from inductor.codegen.cpp.entry import EntryPrinter
 from inductor.codegen.cpp.reductions import Accumulator, accumulator_for
 from inductor.codegen.cpp.types import C_TYPES, Value
+from inductor.ir.operations import Indirect
 
 if TYPE_CHECKING:
     from inductor.ir import Size, Stage
@@ -400,6 +401,12 @@ class SweepPrinter(EntryPrinter):
         for position in positions:
             if position in kept:
                 self.values[position] = Value(f"y{position}[j]", self.operations[position].dtype)
+                indirect = self.operations[position].attribute
+                if isinstance(
+                    indirect, Indirect
+                ):  # its symbol stands in the indices of later loads
+                    self.names[indirect.symbol] = f"y{position}[j]"
+                    self.index.forget()
 
     def _column_sweep(self, positions: list[int], crossing: list[int]) -> None:
         ranges = self.kernel.body.reduction_ranges
