@@ -117,3 +117,24 @@ def test_applied_directly_is_apply():
     result.sum().backward()
     assert torch.equal(result, x * 2)
     assert torch.equal(x.grad, torch.full((3,), 2.0))
+
+
+def test_autograd_numbers_its_nodes_and_tells_which_one_runs():
+    seen = []
+
+    class Watched(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            seen.append(_torch.current_autograd_node())
+            return gradient
+
+    number = _torch.next_autograd_number()
+    y = Watched.apply(randn(2, requires_grad=True))
+    assert _torch.next_autograd_number() == number + 1
+    y.sum().backward()
+    assert seen == [number]
+    assert _torch.current_autograd_node() is None

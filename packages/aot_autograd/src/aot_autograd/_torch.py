@@ -20,13 +20,16 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "applied_directly",
+    "clear_saved_tensors",
     "composite_recurrent_layers",
+    "current_autograd_node",
     "gradients_of",
     "has_composite_explicit",
     "has_composite_implicit",
     "increment_version",
     "keeps_graph",
     "mark_several_views",
+    "next_autograd_number",
     "preserve_version",
     "run_composite_explicit",
     "run_composite_implicit",
@@ -37,6 +40,21 @@ __all__ = [
 
 set_grad_enabled = torch._C._set_grad_enabled
 """Set the thread's grad mode without the context manager's cost."""
+
+next_autograd_number = torch.autograd._get_sequence_nr
+"""The number that the next autograd node of this thread will get."""
+
+
+def current_autograd_node() -> int | None:
+    """The number of the autograd node whose backward runs in this thread; None outside of one."""
+    node = torch._C._current_autograd_node()
+    return None if node is None else int(node._sequence_nr())
+
+
+def clear_saved_tensors(ctx: Any) -> None:
+    """Let go of a node's saved tensors while its backward runs, unless the graph is retained."""
+    ctx.maybe_clear_saved_tensors()
+
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 

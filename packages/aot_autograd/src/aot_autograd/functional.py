@@ -37,6 +37,7 @@ class Storage:
         generation: Number of writes so far.
         input: Which input the base is, `-1 - k` for the k-th shared storage, or None.
         root: The fake tensor of the base, as C++ autograd sees it.
+        layout: The views that in-place changes of the root's own layout have put on it.
         serial: Storages are numbered in the order in which they are made.
         written_at: Order of the last write among all writes of the trace.
     """
@@ -45,6 +46,7 @@ class Storage:
         "first_node",
         "generation",
         "input",
+        "layout",
         "meta",
         "node",
         "root",
@@ -61,6 +63,7 @@ class Storage:
         self.serial = serial
         self.generation = 0
         self.input = number
+        self.layout: ViewChain = ()
         self.root: FakeTensor | None = None
         self.written_at = 0
 
@@ -277,17 +280,19 @@ def _write_by_position(rec: Recorder, value: Value, new: FakeTensor) -> FakeTens
     return rec.operate(aten.reshape.default, written, list(base.shape))
 
 
-def write(rec: Recorder, tensor: FakeTensor, new: FakeTensor) -> None:
+def write(rec: Recorder, tensor: FakeTensor, new: FakeTensor, *, uniform: bool = False) -> None:
     """Make `new` the value of `tensor` and of everything that shares its storage.
 
-    `new` has the dtype and the shape of `tensor`.
+    `new` has the dtype and the shape of `tensor`. `uniform`: all of its elements are equal, so
+    that it does not matter which of several that are one place in memory is written last.
     """
     value = value_of(tensor)
     storage = value.storage
     rec.writes += 1
     # The source may be a stale view of memory that was written since.
     new_node = node_of(rec, new)
-    _refuse_overlap(tensor.meta)
+    if not uniform:
+        _refuse_overlap(tensor.meta)
     if any(step.operator in _BY_POSITION for step in value.chain):
         pushed = _write_by_position(rec, value, new)
         storage.node = value_of(with_layout(rec, pushed, storage.meta)).node

@@ -9,7 +9,7 @@ never depend on a tangent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +35,7 @@ from aot_autograd.metadata import (
     SharedStorage,
 )
 from aot_autograd.recording import RecordingContext
+from aot_autograd.rewriting import IN_PLACE_LAYOUTS
 from aot_autograd.sizes import symbol_of
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta
 
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from aot_autograd.metadata import ViewChain
     from aot_autograd.options import AotOptions
 
 aten = torch.ops.aten
@@ -214,8 +216,21 @@ class Observation:
 
     def observe(self, outputs: Sequence[Any]) -> None:
         """Fill `mutations`, `outputs` and `values` (mutations first)."""
+        self._refuse_layouts_of_members()
         self._observe_mutations()
         self._observe_outputs(outputs)
+
+    def _refuse_layouts_of_members(self) -> None:
+        """Leave to eager a new layout of an input that lies in a storage with others."""
+        for number in self._initial:
+            argument = self.arguments[number]
+            if argument.record.storage.input < 0 and len(argument.record.chain) > 1:
+                raise UnsupportedAliasing(
+                    "an input whose layout changes in place",
+                    "other inputs lie in the same memory, and one of them is written",
+                    "use the out-of-place view, or pass clones",
+                    self.context.source_line,
+                )
 
     def _observe_mutations(self) -> None:
         changed: dict[Any, int] = {}
@@ -243,10 +258,23 @@ class Observation:
                 base = storage.root if storage.input < 0 else tensor
                 self.values.append(GraphValue(storage.node, base, through_autograd))
             where = storage.input if storage.input < 0 else self.specs[number].position
-            increment = tensor._version - version
+            layout = storage.layout
+            if layout and (through_autograd or storage.input < 0):
+                raise UnsupportedAliasing(
+                    "an input whose layout and value both change in place",
+                    "autograd follows the change, or other inputs lie in the same memory",
+                    "use the out-of-place view",
+                    self.context.source_line,
+                )
+            increment = tensor._version - version - len(layout)
             self.mutations.append(
                 InputMutation(
-                    where, position, through_autograd, increment, detached=number in detached
+                    where,
+                    position,
+                    through_autograd,
+                    increment,
+                    layout=_in_place(layout),
+                    detached=number in detached,
                 )
             )
             detached.discard(number)
@@ -254,7 +282,15 @@ class Observation:
         for number, (version, _) in self._initial.items():
             where = self.specs[number].position
             increment = self.arguments[number]._version - version
-            if number in detached:
+            layout = self.arguments[number].record.storage.layout
+            if layout and where not in written:
+                # Made on the real tensor by the same operators, which autograd sees there.
+                self.mutations.append(
+                    InputMutation(
+                        where, None, False, increment - len(layout), layout=_in_place(layout)
+                    )
+                )
+            elif number in detached:
                 # The runtime's own detach_ counts once.
                 self.mutations.append(
                     InputMutation(where, None, False, max(increment - 1, 0), detached=True)
@@ -315,6 +351,7 @@ class Observation:
             where = number if number < 0 else self.specs[number].position
             base = storage.root if number < 0 else self.arguments[number]
             making = making_of(output, base)
+            chain = self._after_layout(value)
             if making == "detached" and requires_grad:
                 raise UnsupportedAliasing(
                     "an output that lies in an input's memory with a history of its own",
@@ -324,7 +361,7 @@ class Observation:
                 )
             if not requires_grad and number >= 0 and self.specs[number].requires_grad:
                 making = "detached"
-            return InputAlias(where, value.chain, making, identical=False)
+            return InputAlias(where, chain, making, identical=False)
         root = storage.root
         making = making_of(output, root)
         made_in_no_grad = any(not step.grad_mode for step in value.chain)
@@ -348,7 +385,19 @@ class Observation:
         if position < 0:
             node = functional.node_of(self.context, root)
             position = bases[storage] = self._add(GraphValue(node, root, root.requires_grad))
-        return GraphOutput(position, value.chain, making, direct=output is root)
+        return GraphOutput(position, self._after_layout(value), making, direct=output is root)
+
+    def _after_layout(self, value: functional.Value) -> ViewChain:
+        """The views from the root, in the layout that it has at the end, to an alias of it."""
+        layout = value.storage.layout
+        if value.chain[: len(layout)] != layout:
+            raise UnsupportedAliasing(
+                "a view of a tensor whose layout changed in place later",
+                "the view begins at a layout that the tensor no longer has",
+                "use the out-of-place view",
+                self.context.source_line,
+            )
+        return value.chain[len(layout) :]
 
     def _add(self, value: GraphValue) -> int:
         self.values.append(value)
@@ -401,6 +450,11 @@ def making_of(output: FakeTensor, base: FakeTensor | None) -> Making:
 
 def _fills_its_block(meta: TensorMeta) -> bool:
     return functional.is_dense(meta) or 0 in meta.shape
+
+
+def _in_place(layout: ViewChain) -> ViewChain:
+    """The same changes of layout, as the in-place operators that the program called."""
+    return tuple(replace(step, operator=IN_PLACE_LAYOUTS[step.operator]) for step in layout)
 
 
 def tangent_meta(meta: TensorMeta) -> TensorMeta:

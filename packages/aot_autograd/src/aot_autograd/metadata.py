@@ -105,14 +105,15 @@ class InputMutation:
             gradient); otherwise it happens under `no_grad`.
         version_increment: How often eager counts the change.
         detached: `detach_` cut the input from its history.
-        layout: New (shape, stride, storage_offset), when `t_`, `unsqueeze_` and the like ran.
+        layout: The in-place operators (`t_`, `unsqueeze_` and the like) that gave it a new layout;
+            each counts in the version by itself.
     """
 
     input: int
     position: int | None
     through_autograd: bool
     version_increment: int
-    layout: tuple[tuple[Any, ...], tuple[Any, ...], Any] | None = None
+    layout: ViewChain = ()
     detached: bool = False
 
 

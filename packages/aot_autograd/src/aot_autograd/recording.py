@@ -19,8 +19,10 @@ import torch
 from aot_autograd import functional, random, rewriting
 from aot_autograd._torch import (
     OpOverload,
+    current_autograd_node,
     has_composite_explicit,
     has_composite_implicit,
+    next_autograd_number,
     run_composite_implicit,
 )
 from aot_autograd.errors import TraceError
@@ -113,6 +115,7 @@ class RecordingContext:
         self._serial = 0
         self._regions = 0
         self._equal: dict[Any, Any] = {}
+        self._places: dict[int, tuple[SourceLine, str | None]] = {}
         self._constants: dict[int, tuple[torch.Tensor, Node]] = {}
 
     # ------------------------------------------------------------------ making tensors
@@ -350,10 +353,25 @@ class RecordingContext:
     def _append(self, target: Any, args: Any, kwargs: Any, meta: Any) -> Node:
         node = Node("call", target, args, kwargs, meta, self.phase)
         node.region = self.region_number
-        node.source_line = self.source_line
-        node.module_path = self.module_path
+        if self.phase == "backward":
+            self._place_in_backward(node)
+        else:
+            node.source_line = self.source_line
+            node.module_path = self.module_path
+            if self.source_line is not None:
+                # Autograd made its node, if any, right before it called the operator.
+                self._places[next_autograd_number() - 1] = (self.source_line, self.module_path)
         self.nodes.append(node)
         return node
+
+    def _place_in_backward(self, node: Node) -> None:
+        """Give a node of the backward the line whose derivative it is."""
+        if self._places:
+            number = current_autograd_node()
+            if number is not None:
+                place = self._places.get(number)
+                if place is not None:
+                    node.source_line, node.module_path = place
 
     def _append_pure(self, target: Any, args: tuple[Any, ...], meta: Any) -> Node:
         return self._append(target, args, {}, meta)

@@ -230,7 +230,12 @@ def _assign(context: RecordingContext, tensor: Any, new: Any) -> None:
 
 
 def copy_(
-    context: RecordingContext, self: FakeTensor, source: Any, non_blocking: bool = False
+    context: RecordingContext,
+    self: FakeTensor,
+    source: Any,
+    non_blocking: bool = False,
+    *,
+    uniform: bool = False,
 ) -> FakeTensor:
     """`self.copy_(source)`: cast, moved, broadcast, then written."""
     new = source if isinstance(source, FakeTensor) else context.constant(source)
@@ -243,20 +248,20 @@ def copy_(
         new = context.operate(aten._to_copy.default, new, dtype=self.dtype)
     if tuple(new.shape) != tuple(self.shape):
         new = context.operate(aten.expand.default, new, list(self.shape))
-    functional.write(context, self, new)
+    functional.write(context, self, new, uniform=uniform)
     return self
 
 
 def fill_(context: RecordingContext, self: FakeTensor, value: Any) -> FakeTensor:
     """`self.fill_(number)`."""
     new = context.operate(aten.full_like.default, self, value)
-    functional.write(context, self, new)
+    functional.write(context, self, new, uniform=True)
     return self
 
 
 def fill_tensor_(context: RecordingContext, self: FakeTensor, value: Any) -> FakeTensor:
     """`self.fill_(0-d tensor)`."""
-    return copy_(context, self, value)
+    return copy_(context, self, value, uniform=True)
 
 
 def zero_(context: RecordingContext, self: FakeTensor) -> FakeTensor:
@@ -281,11 +286,24 @@ SPECIAL: dict[OpOverload, Callable[..., FakeTensor]] = {
 LAYOUT_CHANGES = {
     aten.t_: aten.t,
     aten.transpose_: aten.transpose,
+    aten.swapaxes_: aten.transpose,
+    aten.swapdims_: aten.transpose,
     aten.squeeze_: aten.squeeze,
     aten.unsqueeze_: aten.unsqueeze,
     aten.as_strided_: aten.as_strided,
 }
 """In-place operators that change a tensor's sizes and strides, and the view each applies."""
+
+IN_PLACE_LAYOUTS: dict[OpOverload, OpOverload] = {
+    aten.t.default: aten.t_.default,
+    aten.transpose.int: aten.transpose_.default,
+    aten.squeeze.default: aten.squeeze_.default,
+    aten.squeeze.dim: aten.squeeze_.dim,
+    aten.squeeze.dims: aten.squeeze_.dims,
+    aten.unsqueeze.default: aten.unsqueeze_.default,
+    aten.as_strided.default: aten.as_strided_.default,
+}
+"""For each view of `LAYOUT_CHANGES`, the operator that makes it in place."""
 
 REFUSED = frozenset((aten.set_, aten.resize_, aten.resize_as_, aten.set_data))
 """Operators after which a tensor stands for other memory."""
@@ -300,15 +318,25 @@ def _same_places(target: FakeTensor, size: Sequence[Any], stride: Sequence[Any])
 
 
 def change_layout(
-    context: RecordingContext, operator: OpOverload, _args: tuple[Any, ...], _kwargs: dict[str, Any]
+    context: RecordingContext, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """`t_`, `unsqueeze_` and the like: the same memory seen through one more view."""
-    target = _args[0]
-    if operator.overloadpacket is aten.as_strided_ and _same_places(target, *_args[1:3]):
-        return target
-    raise UnsupportedOperator(
-        f"{operator} while tracing",
-        "it changes the shape of a tensor in place",
-        "use the out-of-place view",
-        context.source_line,
-    )
+    tensor = args[0]
+    if not isinstance(tensor, FakeTensor) or (tensor._is_view() and tensor.requires_grad):
+        raise UnsupportedOperator(
+            f"{operator} while tracing",
+            "it changes the shape of a constant, or of a view that autograd follows, in place",
+            "use the out-of-place view",
+            context.source_line,
+        )
+    packet = LAYOUT_CHANGES[operator.overloadpacket]
+    view: OpOverload = getattr(packet, operator._overloadname, None) or packet.int
+    result = context.handle(view, args, kwargs)
+    value = tensor.record
+    tensor.adopt(result.meta)
+    value.chain = result.record.chain
+    value.node = result.record.node
+    value.generation = result.record.generation
+    if value.storage.root is tensor:
+        value.storage.layout = value.chain
+    return tensor

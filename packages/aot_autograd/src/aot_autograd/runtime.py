@@ -17,6 +17,7 @@ import torch
 
 from aot_autograd._torch import (
     applied_directly,
+    clear_saved_tensors,
     increment_version,
     keeps_graph,
     mark_several_views,
@@ -121,6 +122,13 @@ def _write(mutation: InputMutation, target: torch.Tensor, new: torch.Tensor | No
         increment_version(target)
 
 
+def _change_layout(mutation: InputMutation, target: torch.Tensor, sizes: Sizes | None) -> None:
+    """Give a mutated input its new layout by the operators that the program called."""
+    for step in mutation.layout:
+        set_grad_enabled(step.grad_mode)
+        step(target, sizes)
+
+
 def sizes_of_call(metadata: FunctionMetadata, args: list[Any]) -> Sizes | None:
     """The values of the symbols in this call; None for a graph without any."""
     if not metadata.symbols:
@@ -207,6 +215,8 @@ class Epilogue:
                 position = mutation.position
                 new = None if position is None else values[position]
                 _write(mutation, kept[mutation.input], new)
+                if mutation.layout:
+                    _change_layout(mutation, kept[mutation.input], sizes)
             set_grad_enabled(True)
             first = self._mutation_values
             results: list[Any] = []
@@ -422,6 +432,7 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
                 return (None, None, *_differentiable_backward(compiled, ctx, kept, tangents))
             values = [*ctx.numbers, *kept, *tangents]
             del kept, tangents
+            clear_saved_tensors(ctx)
             if keep_primals and not keeps_graph():
                 ctx.primals = None
             results = compiled.backward()(values)

@@ -341,6 +341,7 @@ def _graph_module(request: Request, recorder: Recorder, outputs: list[Any]) -> A
     nodes = tuple(recorder.node_of(value) for value in outputs)
     output = graph.output(nodes)
     output.meta["val"] = tuple(outputs)
+    recorder.restore_placeholders()
     if recorder.sizes is not None:
         recorder.sizes.require_placeholders(recorder)
     module = torch.fx.GraphModule(recorder.root, graph)

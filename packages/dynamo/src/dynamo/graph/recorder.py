@@ -43,6 +43,7 @@ class GraphInput:
     value: Any
     node: torch.fx.Node
     real: Any
+    meta: Any = None  # of a tensor: as it comes in; the program may change its layout in place
 
 
 class _Mode(TorchFunctionMode):
@@ -168,7 +169,7 @@ class Recorder:
         node.meta["val"] = value
         node.meta["input"] = meta
         self.nodes[id(value)] = node
-        self.inputs.append(GraphInput(source, value, node, real))
+        self.inputs.append(GraphInput(source, value, node, real, value.meta))
         return node
 
     # -- calls -------------------------------------------------------------------------------------
@@ -532,6 +533,14 @@ class Recorder:
                 BreakReason.UNSUPPORTED_MUTATION, f"the tensor attribute {name} is assigned"
             )
         self.tensor_attributes.setdefault(id(owner), {})[name] = value
+
+    def restore_placeholders(self) -> None:
+        """Describe each input as it comes in, whatever the program did to its layout."""
+        for entry in self.inputs:
+            if entry.value.meta is not entry.meta:
+                entry.node.meta["val"] = FakeTensor.create(
+                    entry.meta, self.context, requires_grad=entry.real.requires_grad
+                )
 
     def has_effects(self) -> bool:
         """Whether the graph must run even if none of its outputs is used."""

@@ -92,7 +92,8 @@ class ShapeContext:
     ) -> object:
         """`x.t_()` and its like: the tensor becomes the view that `x.t()` would be."""
         packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::").removesuffix("_"))
-        view = getattr(packet, op._overloadname)
+        # `transpose_.default` is in place what `transpose.int` is.
+        view = getattr(packet, op._overloadname, None) or packet.int
         args[0].adopt(infer(view, args, kwargs, self.environment))
         return args[0]
 
