@@ -31,7 +31,7 @@ DOCUMENT_TOOLS = ("mkdocs", "mkdocs-material", "mkdocstrings", "mkdocstrings-pyt
 BUILD_TOOLS = ("hatchling", "editables", "setuptools")
 
 nox.options.sessions = [
-    "lint", "types", "contracts", "tests", "e2e", "docs", "build", "total",
+    "lint", "types", "contracts", "tests", "e2e", "quick_models", "docs", "build", "total",
 ]  # fmt: skip
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_venv = "yes"
@@ -202,6 +202,24 @@ def bench(session: nox.Session) -> None:
     """Paired measurements against eager and torch.compile; `-- --help` for the suites."""
     _prepare(session, *PACKAGES)
     session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def models(session: nox.Session) -> None:
+    """The models people run, each in its own process, judged against float64; `-- --help`."""
+    _prepare(session, *PACKAGES)
+    session.run("python", "-m", "benchmarks.models.run", *session.posargs)
+
+
+@nox.session
+def quick_models(session: nox.Session) -> None:
+    """Twelve of those models, inference and training, without times; minutes."""
+    _prepare(session, *PACKAGES)
+    rows = REPORTS / "quick_models.jsonl"
+    session.run(
+        "python", "-m", "benchmarks.models.run",
+        "--quick", "--again", "--seconds", "0", "--jobs", "2", "--out", str(rows),
+    )  # fmt: skip
 
 
 @nox.session

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import click
 
-from benchmarks import calls, cold, micro, models
+from benchmarks import calls, cold, micro, steady
 from benchmarks.report import table
 
-SUITES = {"calls": calls.run, "cold": cold.run, "micro": micro.run, "models": models.run}
+SUITES = {"calls": calls.run, "cold": cold.run, "micro": micro.run, "models": steady.run}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -54,7 +54,7 @@ def main(
         raise click.ClickException(
             f"the machine is busy (load {load:.2f}): figures would mean little; --any-load measures anyway"
         )
-    request = models.Request(compare, only, rounds, device, small)
+    request = steady.Request(compare, only, rounds, device, small)
     rows = []
     for suite in suites or ("calls", "models"):
         for measured in SUITES[suite](request):

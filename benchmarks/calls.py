@@ -17,7 +17,7 @@ from benchmarks.systems import reset, systems
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from benchmarks.models import Request
+    from benchmarks.steady import Request
 
 
 def identity(x: Tensor) -> Tensor:

@@ -16,14 +16,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.models import sizes_of
+from benchmarks.steady import sizes_of
 from compile_api.demo.subjects import SUBJECTS, build_subject
 from compile_api.demo.timing import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from benchmarks.models import Request
+    from benchmarks.steady import Request
 
 REPEATS = 3
 
@@ -94,7 +94,7 @@ def run(request: Request) -> Iterator[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    from benchmarks.models import Request as _Request
+    from benchmarks.steady import Request as _Request
 
     _system, _name, _training, _device, _small = json.loads(sys.argv[1])
     print(_child(_system, _name, _training, _Request("", "", 0, _device, _small)))

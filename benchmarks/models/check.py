@@ -1,0 +1,226 @@
+"""Judges one model in this process: `python -m benchmarks.models.check NAME` prints its row as JSON.
+
+For inference and for one training step: graphs and graph breaks, the seconds of the first call, the
+errors of ours and of eager against float64, and the steady seconds of both. A result is right when its
+error is at most 1.5 times eager's or below the tolerance.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+import traceback
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import Tensor
+
+    from benchmarks.models.subject import Subject
+
+TOLERANCE = 2e-5
+FACTOR = 1.5
+SMALL = 1e-2  # a tensor's error is measured against at least this share of the greatest one's norm
+PHASES = ("inference", "training")
+
+
+@contextmanager
+def _default_double(wanted: bool) -> Iterator[None]:
+    import torch
+
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64 if wanted else before)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _infer(subject: Subject, target: Any) -> dict[str, Tensor]:
+    import torch
+
+    from benchmarks.models.subject import tensors_of
+
+    with torch.no_grad():
+        return dict(tensors_of(subject.infer(target, subject.inputs)))
+
+
+def _step(subject: Subject, target: Any) -> dict[str, Tensor]:
+    """One training step: the loss and every gradient, by name."""
+    subject.module.zero_grad(set_to_none=True)
+    assert subject.training_inputs is not None
+    loss = subject.loss(target, subject.training_inputs)
+    loss.backward()
+    found = {"loss": loss.detach()}
+    for name, parameter in subject.module.named_parameters():
+        if parameter.grad is not None:
+            found[f"gradient of {name}"] = parameter.grad.detach().clone()
+    for name, buffer in subject.module.named_buffers():
+        if buffer.is_floating_point():
+            found[f"buffer {name}"] = buffer.detach().clone()
+    return found
+
+
+_RUN: dict[str, Callable[[Subject, Any], dict[str, Tensor]]] = {
+    "inference": _infer,
+    "training": _step,
+}
+
+
+def errors(found: dict[str, Tensor], reference: dict[str, Tensor]) -> dict[str, float]:
+    """The relative error of each tensor in the 2-norm; infinite where something is missing or of another shape."""
+    import torch
+
+    norms = {
+        name: float(torch.linalg.vector_norm(value.double())) for name, value in reference.items()
+    }
+    sizes = {name: max(value.numel(), 1) ** 0.5 for name, value in reference.items()}
+    # gradients that are zero in exact arithmetic are noise: the scale is the greatest's
+    greatest = max((norms[name] for name in norms if name.startswith("gradient")), default=0.0)
+    result = {}
+    for name, wanted in reference.items():
+        value = found.get(name)
+        if value is None or value.shape != wanted.shape:
+            result[name] = float("inf")
+            continue
+        if not wanted.is_floating_point():
+            result[name] = 0.0 if torch.equal(value, wanted) else float("inf")
+            continue
+        floor = SMALL * greatest if name.startswith("gradient") else 1e-6 * sizes[name]
+        gap = value.double() - wanted.double()
+        gap = torch.where(value.double() == wanted.double(), 0.0, gap)  # infinities that agree
+        error = float(torch.linalg.vector_norm(gap)) / max(norms[name], floor, 1e-30)
+        result[name] = error if error == error else float("inf")  # noqa: PLR0124 - NaN
+    result.update((name, float("inf")) for name in found.keys() - reference.keys())
+    return result
+
+
+def judge(ours: dict[str, float], eager: dict[str, float]) -> list[str]:
+    """The tensors that are wrong, the worst first."""
+    wrong = [
+        (error, name)
+        for name, error in ours.items()
+        if not error <= max(FACTOR * eager.get(name, 0.0), TOLERANCE)
+    ]
+    return [
+        f"{name}: error {error:.1e}, eager's {eager.get(name, 0.0):.1e}"
+        for error, name in sorted(wrong, reverse=True)
+    ]
+
+
+def _steady(run: Callable[[], object], seconds: float) -> float:
+    samples: list[float] = []
+    stop = time.perf_counter() + seconds
+    while len(samples) < 3 or (time.perf_counter() < stop and len(samples) < 50):
+        start = time.perf_counter()
+        run()
+        samples.append(time.perf_counter() - start)
+    return statistics.median(samples)
+
+
+def _captured(subject: Subject, phase: str) -> dict[str, Any]:
+    """Captures alone, watched: graphs and the breaks with their reasons."""
+    import dynamo
+
+    breaks: list[str] = []
+    graphs = 0
+
+    def count(graph: Any, inputs: list[Any]) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return graph.forward
+
+    count.symbolic = True  # type: ignore[attr-defined]
+
+    def see(stage: str, text: str) -> None:
+        if stage == "break":
+            breaks.append(text)
+
+    twin = copy.deepcopy(subject.module)
+    target = dynamo.optimize(count, options=dynamo.DynamoOptions(strict=True), observer=see)(twin)
+    if phase == "inference":
+        _infer(subject, target)
+    else:
+        subject.loss(target, subject.training_inputs)
+    return {"graphs": graphs, "breaks": breaks}
+
+
+def _phase(subject: Subject, phase: str, seconds: float) -> dict[str, Any]:
+    """One phase of one model; a fault of a part leaves the parts before it in the row."""
+    import compile_api
+
+    run = _RUN[phase]
+    row: dict[str, Any] = {"graphs": None, "breaks": [], "correct": False, "fault": ""}
+    try:
+        subject.module.train(phase == "training")
+        state = copy.deepcopy(subject.module.state_dict())
+        double = subject.double()
+        with _default_double(wanted=True):
+            reference = run(double, double.module)
+        eager_errors = errors(run(subject, subject.module), reference)
+    except Exception:  # noqa: BLE001 - eager's own failure is a row
+        row["fault"] = "eager itself fails: " + traceback.format_exc(limit=-3)
+        return row
+    try:
+        subject.module.load_state_dict(state)
+        row.update(_captured(subject, phase))
+        subject.module.load_state_dict(state)
+        compile_api.reset()
+        compiled = compile_api.compile(subject.module)
+        start = time.perf_counter()
+        found = run(subject, compiled)
+        row["cold_s"] = time.perf_counter() - start
+        row["compiled_graphs"] = compile_api.graph_count()
+        ours = errors(found, reference)
+        wrong = judge(ours, eager_errors)
+        row.update(correct=not wrong, wrong=wrong[:5], wrong_count=len(wrong))
+        row.update(error=max(ours.values()), eager_error=max(eager_errors.values()))
+        if seconds:
+            row["ours_s"] = _steady(lambda: run(subject, compiled), seconds)
+            row["eager_s"] = _steady(lambda: run(subject, subject.module), seconds)
+            row["late_graphs"] = compile_api.graph_count() - row["compiled_graphs"]
+    except BaseException as error:  # noqa: BLE001 - whatever a stage raises is the row
+        row["fault"] = traceback.format_exc(limit=-12)
+        row["fault_type"] = type(error).__name__
+    return row
+
+
+def check(name: str, phases: tuple[str, ...] = PHASES, seconds: float = 0.5) -> dict[str, Any]:
+    """The row of one model."""
+    from benchmarks.models.registry import REGISTRY, build
+    from benchmarks.models.subject import NotInstalled
+
+    row: dict[str, Any] = {"name": name, "suite": REGISTRY[name].suite}
+    for phase in phases:
+        try:
+            subject = build(name)
+        except NotInstalled as error:
+            return {**row, "skipped": str(error)}
+        row["expected_graphs"] = subject.graphs
+        if phase == "training" and subject.training_inputs is None:
+            continue
+        row[phase] = _phase(subject, phase, seconds)
+    row["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    return row
+
+
+def main() -> None:
+    """The child: arguments are the name, the phases, the steady seconds; the row is the last line."""
+    name, phases, seconds = sys.argv[1], tuple(sys.argv[2].split(",")), float(sys.argv[3])
+    os.environ.setdefault("COMPILE_API_STRICT", "1")
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["COMPILE_API_CACHE_DIR"] = cache  # cold: nothing of an earlier run
+        row = check(name, phases, seconds)
+    print("\n" + json.dumps(row), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The command: every model in its own process, a row of JSON each, resumable.
+
+    python -m benchmarks.models.run                          all, into .nox/models.jsonl
+    python -m benchmarks.models.run --quick                  twelve models
+    python -m benchmarks.models.run --suite huggingface --only Bart --again
+
+A model that has a row in the file is not run again unless `--again` says so. Exit code 1: a model that could
+be built was not captured whole, not right, or raised.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from benchmarks.models.page import failures, summary
+from benchmarks.models.registry import QUICK, REGISTRY
+
+ROOT = Path(__file__).parents[2]
+
+
+def run_one(name: str, phases: str, seconds: float, limit: float) -> dict[str, Any]:
+    """Runs the child; a crash or a timeout is a row too."""
+    start = time.perf_counter()
+    row: dict[str, Any] = {"name": name, "suite": REGISTRY[name].suite}
+    command = [sys.executable, "-m", "benchmarks.models.check", name, phases, str(seconds)]
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+    try:
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {**row, "fault": f"no result within {limit:.0f} s", "wall_s": limit}
+    last = done.stdout.strip().rpartition("\n")[2]
+    try:
+        row = json.loads(last)
+    except ValueError:
+        row["fault"] = f"the process ended with {done.returncode}: {done.stderr[-2000:]}"
+    row["wall_s"] = round(time.perf_counter() - start, 2)
+    return row
+
+
+def read_rows(path: Path) -> dict[str, dict[str, Any]]:
+    """The rows of a file, the last of each name."""
+    if not path.exists():
+        return {}
+    rows = (json.loads(line) for line in path.read_text().splitlines() if line.strip())
+    return {row["name"]: row for row in rows}
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--suite", "suites", multiple=True, type=click.Choice(["huggingface", "extras", "timm"])
+)
+@click.option("--only", default="", help="Names that contain this.")
+@click.option("--quick", is_flag=True, help="The twelve models of CI.")
+@click.option("--phases", default="inference,training", show_default=True)
+@click.option(
+    "--seconds", default=0.5, show_default=True, help="Steady measuring for each; 0: none."
+)
+@click.option("--limit", default=240.0, show_default=True, help="Seconds for each model.")
+@click.option(
+    "--jobs", default=1, show_default=True, help="Processes at a time; more disturb the times."
+)
+@click.option("--again", is_flag=True, help="Run models that have a row too.")
+@click.option("--out", type=click.Path(path_type=Path), default=ROOT / ".nox" / "models.jsonl")
+def main(
+    suites: tuple[str, ...],
+    only: str,
+    quick: bool,
+    phases: str,
+    seconds: float,
+    limit: float,
+    jobs: int,
+    again: bool,
+    out: Path,
+) -> None:
+    """Run models; print what failed."""
+    names = [
+        name
+        for name, entry in REGISTRY.items()
+        if only in name and (not quick or name in QUICK) and (not suites or entry.suite in suites)
+    ]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    rows = {} if again else read_rows(out)
+    todo = [name for name in names if name not in rows]
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console) as bar, ThreadPoolExecutor(jobs) as pool:
+        task = bar.add_task("models", total=len(todo))
+        for row in pool.map(lambda name: run_one(name, phases, seconds, limit), todo):
+            rows[row["name"]] = row
+            with out.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            for text in failures(row):
+                bar.console.print(text, markup=False, highlight=False)
+            bar.update(task, advance=1, description=row["name"])
+    chosen = [rows[name] for name in names]
+    console.print(summary(chosen))
+    sys.exit(any(text for row in chosen for text in failures(row)))
+
+
+if __name__ == "__main__":
+    main(prog_name="benchmarks.models.run")
