@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from multiprocessing.connection import Connection
 
     from torch import Tensor
 
@@ -210,6 +211,14 @@ def check(name: str, phases: tuple[str, ...] = PHASES, seconds: float = 0.5) -> 
         row[phase] = _phase(subject, phase, seconds)
     row["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return row
+
+
+def serve(answers: Connection, name: str, phases: tuple[str, ...], seconds: float) -> None:
+    """Sends the row of one model; caches are empty."""
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ["COMPILE_API_CACHE_DIR"] = cache
+        answers.send(check(name, phases, seconds))
+        answers.close()
 
 
 def main() -> None:

@@ -11,8 +11,7 @@ be built was not captured whole, not right, or raised.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
+import multiprocessing
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -23,36 +22,36 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from benchmarks.models.check import serve
 from benchmarks.models.page import failures, summary
 from benchmarks.models.registry import QUICK, REGISTRY
 
 ROOT = Path(__file__).parents[2]
+# A server that has imported everything once; each model runs in a process forked from it.
+_SERVER = multiprocessing.get_context("forkserver")
+_SERVER.set_forkserver_preload(["benchmarks.models.preload"])
 
 
 def run_one(name: str, phases: str, seconds: float, limit: float) -> dict[str, Any]:
     """Runs the child; a crash or a timeout is a row too."""
     start = time.perf_counter()
     row: dict[str, Any] = {"name": name, "suite": REGISTRY[name].suite}
-    command = [sys.executable, "-m", "benchmarks.models.check", name, phases, str(seconds)]
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1"}
+    receiver, sender = _SERVER.Pipe(duplex=False)
+    arguments = (sender, name, tuple(phases.split(",")), seconds)
+    child = _SERVER.Process(target=serve, args=arguments, daemon=True)
+    child.start()
+    sender.close()
     try:
-        done = subprocess.run(
-            command,
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=limit,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return {**row, "fault": f"no result within {limit:.0f} s", "wall_s": limit}
-    last = done.stdout.strip().rpartition("\n")[2]
-    try:
-        row = json.loads(last)
-    except ValueError:
-        row["fault"] = f"the process ended with {done.returncode}: {done.stderr[-2000:]}"
+        if receiver.poll(limit):
+            row = receiver.recv()
+        else:
+            row["fault"] = f"no result within {limit:.0f} s"
+    except EOFError:
+        child.join()
+        row["fault"] = f"the process ended with {child.exitcode}"
+    finally:
+        child.kill()
+        child.join()
     row["wall_s"] = round(time.perf_counter() - start, 2)
     return row
 

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.graph import calls
 from dynamo.graph.carve import Region, expose
+from dynamo.graph.known import ANSWERED, Known
 from dynamo.guards import GuardKind, TensorGuard
 from primtorch import substitute
 from primtorch.fake import FactoryMode, FakeMode, FakeTensor, ShapeContext, fakeify
@@ -72,6 +73,7 @@ class Recorder:
         "effects",
         "graph",
         "inputs",
+        "known",
         "machine",
         "mode",
         "mutated",
@@ -97,6 +99,7 @@ class Recorder:
         self.machine: Machine | None = None
         self.mode = _Mode(self)
         self.effects = 0
+        self.known = Known()
         self.mutated: set[int] = set()
         self.regions: dict[torch.fx.Graph, Region] = {}
         self.watched: list[tuple[torch.fx.Node, int, str]] = []
@@ -126,6 +129,8 @@ class Recorder:
             shape, dynamic = self.sizes.shape_of(source, real)
         with torch._C.DisableTorchFunction():
             fake = fakeify(real, self.context, shape=shape)
+            if real.requires_grad and not real.is_leaf:
+                fake = _grown(fake)
         strides: tuple[int, ...] = ()
         if self.sizes is not None and dynamic:
             strides = self.sizes.guard_strides(source, real, fake.meta.stride)
@@ -189,9 +194,13 @@ class Recorder:
         kind = calls.classify(function)
         if kind is calls.Kind.QUERY:
             return function(*args, **kwargs)
-        if kind is calls.Kind.REFUSED:
-            raise GraphBreak(*calls.refusal(function))
         name = getattr(function, "__name__", "")
+        if kind is calls.Kind.REFUSED:
+            real = self.known.find(args[0]) if name in ANSWERED and args else None
+            if real is None:
+                raise GraphBreak(*calls.refusal(function))
+            with torch._C.DisableTorchFunction():
+                return function(real, *args[1:], **kwargs)
         if name in calls.MAY_RAISE and self.machine is not None and self.machine.in_try():
             return self._watch(function, args, kwargs)
         if self.watched and calls.is_random(name):
@@ -205,6 +214,9 @@ class Recorder:
         """Run a call on fakes and record it."""
         kind = calls.classify(function)
         name = getattr(function, "__name__", "")
+        number = self.known.numbers_only(function, name, args, kwargs)
+        if number is not None:
+            return self._number(number)
         nodes = self._arguments(args), self._arguments(kwargs)
         versions = [(value, _version(value)) for value in args if type(value) is FakeTensor]
         try:
@@ -217,7 +229,15 @@ class Recorder:
         except GraphBreak:
             raise
         except Exception as error:  # noqa: BLE001 - whatever torch raised becomes a break
+            if self.known and "DataDependent" in type(error).__name__:
+                known = self.known
+                if known.holds_any(args) or known.holds_any(kwargs):
+                    return self.intercept(function, known.replaced(args), known.replaced(kwargs))
             self._failed(function, error)
+        if self.known:
+            self.known.seen(name, args, kwargs)
+            if _writes(name) or name in calls.EFFECTS or "out" in kwargs:
+                self.known.written((args[:1], kwargs.get("out")))
         if isinstance(result, torch.Tensor) and type(result) is not FakeTensor:
             result = self._fake_of(result)
         if type(result) is FakeTensor:
@@ -237,6 +257,7 @@ class Recorder:
                 node.meta["val"] = result
                 self.nodes[id(result)] = node
                 self._constants.append(result)
+                self.known.note(function, name, args, kwargs, result)
             elif kwargs.get("out") is not None or _writes(name):
                 self._node(function, *nodes).meta["val"] = result
             else:  # an argument came back: as it was, or written to (`relu(x, inplace=True)`)
@@ -244,6 +265,7 @@ class Recorder:
                     value for value, old in versions if old is None or _version(value) != old
                 ]
                 if written or kwargs.get("inplace"):
+                    self.known.written(written or (result,))
                     self.mutated.update(id(value) for value in written or (result,))
                     self._node(function, *nodes).meta["val"] = result
             return result
@@ -279,6 +301,14 @@ class Recorder:
         if made:
             self.watched.append((made[0], machine.frames[-1].tick, name))
         return result
+    def _number(self, real: torch.Tensor) -> Any:
+        """A tensor of one known number, made anew in the graph."""
+        node = self._node(torch.tensor, (real.item(),), {"dtype": real.dtype})
+        fake = self._fake_of(real)
+        node.meta["val"] = fake
+        self.nodes[id(fake)] = node
+        self.known.keep(fake, real)
+        return fake
 
     def _several(self, function: Any, nodes: tuple[Any, Any], result: Any) -> Any:
         node = self._node(function, *nodes)
@@ -342,6 +372,7 @@ class Recorder:
 
     def record_opaque(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function marked `allow_in_graph`: one node, its body unseen."""
+        self.known.clear()
         nodes = self._arguments(args), self._arguments(kwargs)
         try:
             with torch._C.DisableTorchFunction():
@@ -481,6 +512,10 @@ class Recorder:
             return tuple(map(self._arguments, value))
         if isinstance(value, dict):
             return {name: self._arguments(item) for name, item in value.items()}
+        if (
+            kind is type and value in _DTYPES
+        ):  # `dtype=float`: as eager reads it, and as a graph can be written
+            return _DTYPES[value]
         if value is Ellipsis or isinstance(value, type) or kind is range:
             return value
         raise GraphBreak(
@@ -502,7 +537,9 @@ class Recorder:
 
     def data_dependent_truth(self, value: Any) -> Any:
         """`bool(tensor)`."""
-        del value
+        real = self.known.find(value)
+        if real is not None:
+            return bool(real)
         raise GraphBreak(
             BreakReason.DATA_DEPENDENT_BRANCH,
             "the branch depends on a tensor's value, known only at run time",
@@ -510,7 +547,9 @@ class Recorder:
 
     def data_dependent_number(self, value: Any, cls: type) -> Any:
         """`int(tensor)` and `float(tensor)`."""
-        del value
+        real = self.known.find(value)
+        if real is not None:
+            return cls(real)
         raise GraphBreak(
             BreakReason.DATA_DEPENDENT_VALUE, f"{cls.__name__}() of a tensor needs its value"
         )
@@ -580,6 +619,31 @@ _PLAIN: frozenset[type] = frozenset(
         torch.memory_format,
     }
 )
+
+
+_DTYPES: dict[Any, torch.dtype] = {int: torch.int64, float: torch.float64, bool: torch.bool}
+
+
+class _Grown(torch.autograd.Function):
+    """Makes a tensor the result of a computation, as an input that is no leaf is one."""
+
+    @staticmethod
+    def forward(context: Any, anchor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        del anchor
+        context.mark_dirty(value)
+        return value
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> tuple[None, ...]:  # pragma: no cover
+        del context, gradients
+        raise AssertionError("nothing is differentiated while capturing")
+
+
+def _grown(fake: Any) -> Any:
+    """The same fake with a gradient function: a leaf would refuse to be written in place."""
+    fake.requires_grad_(requires_grad=False)
+    with torch.enable_grad():
+        return _Grown.apply(torch.empty((), requires_grad=True), fake)
 
 
 def _has_fake(args: Any, kwargs: Any) -> bool:

@@ -18,7 +18,7 @@ from inductor.ir.index import delinearize, linear_index, product
 from inductor.ir.nodes import View
 from inductor.lowering.registry import lowers
 from inductor.lowering.values import Coordinates, Value
-from primtorch.symbolic import bounds
+from primtorch.symbolic import bounds, maximum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from inductor.lowering.values import ViewFunction
 
 aten = torch.ops.aten
+_INFINITE = 2**63 - 1  # a slice's end that isn't given
 
 
 def window_on(
@@ -294,10 +295,11 @@ def clamp_start(start: Size, extent: Size) -> Size:
     """A slice's start as Python has it."""
     if isinstance(start, int) and isinstance(extent, int):
         return min(max(start + extent if start < 0 else start, 0), extent)
-    if isinstance(start, int) and start >= 0:
-        return start
-    if isinstance(start, int):
-        return extent + start
+    lower, upper = bounds(start)
+    if lower is not None and lower >= 0:
+        return start  # past the end there are no elements, wherever they would begin
+    if upper is not None and upper < 0:
+        return maximum(extent + start, 0)
     return start
 
 
@@ -329,8 +331,12 @@ def slice_(
 ) -> Value:
     """Part of one dimension."""
     axis = dim % len(x.shape)
-    begin = clamp_start(0 if start is None else start, x.shape[axis])
-    return narrow(builder, x, axis, begin, step, builder.fact.shape[axis])
+    count = builder.fact.shape[axis]
+    if step == 1 and (end is None or (isinstance(end, int) and end >= _INFINITE)):
+        begin = x.shape[axis] - count  # what capture decided of the start is in the length
+    else:
+        begin = clamp_start(0 if start is None else start, x.shape[axis])
+    return narrow(builder, x, axis, begin, step, count)
 
 
 @lowers(aten.narrow.default, view=True)
