@@ -19,7 +19,7 @@ from benchmarks.systems import reset, systems
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from benchmarks.models import Request
+    from benchmarks.steady import Request
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # elements of the main operand: in the first cache, in the second, in memory

@@ -28,6 +28,7 @@ _ARITHMETIC = frozenset(
         "__rmul__", "__radd__", "abs", "sqrt", "rsqrt", "exp", "log", "log2", "ceil", "floor", "trunc",
         "round", "sign", "clamp", "minimum", "maximum", "square", "reciprocal", "float", "double", "int",
         "long", "bool", "eq", "ne", "lt", "le", "gt", "ge", "logical_not", "logical_and", "logical_or", "to",
+        "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "greater", "less",
     }
 )  # fmt: skip
 # Other operators whose result shares no memory with a number that they were given.

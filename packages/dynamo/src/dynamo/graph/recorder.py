@@ -539,7 +539,8 @@ class Recorder:
         """`bool(tensor)`."""
         real = self.known.find(value)
         if real is not None:
-            return bool(real)
+            with torch._C.DisableTorchFunction():
+                return bool(real)
         raise GraphBreak(
             BreakReason.DATA_DEPENDENT_BRANCH,
             "the branch depends on a tensor's value, known only at run time",
@@ -549,7 +550,8 @@ class Recorder:
         """`int(tensor)` and `float(tensor)`."""
         real = self.known.find(value)
         if real is not None:
-            return cls(real)
+            with torch._C.DisableTorchFunction():
+                return cls(real)
         raise GraphBreak(
             BreakReason.DATA_DEPENDENT_VALUE, f"{cls.__name__}() of a tensor needs its value"
         )
