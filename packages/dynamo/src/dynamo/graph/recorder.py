@@ -229,10 +229,10 @@ class Recorder:
         except GraphBreak:
             raise
         except Exception as error:  # noqa: BLE001 - whatever torch raised becomes a break
-            if self.known and "DataDependent" in type(error).__name__:
-                known = self.known
-                if known.holds_any(args) or known.holds_any(kwargs):
-                    return self.intercept(function, known.replaced(args), known.replaced(kwargs))
+            if "DataDependent" in type(error).__name__ and self.known.holds_any((args, kwargs)):
+                return self._record(
+                    function, self.known.replaced(args), self.known.replaced(kwargs)
+                )
             self._failed(function, error)
         if self.known:
             self.known.seen(name, args, kwargs)
@@ -279,6 +279,7 @@ class Recorder:
             self._node(function, *nodes).meta["val"] = None
         elif result is None and _has_fake(args, kwargs):
             # What gives nothing back is called for what it does to its arguments.
+            self.known.clear()
             self.mutated.update(map(id, _fakes(args, kwargs)))
             self._node(function, *nodes).meta["val"] = None
         return result
@@ -301,6 +302,7 @@ class Recorder:
         if made:
             self.watched.append((made[0], machine.frames[-1].tick, name))
         return result
+
     def _number(self, real: torch.Tensor) -> Any:
         """A tensor of one known number, made anew in the graph."""
         node = self._node(torch.tensor, (real.item(),), {"dtype": real.dtype})
