@@ -514,9 +514,7 @@ class Recorder:
             return tuple(map(self._arguments, value))
         if isinstance(value, dict):
             return {name: self._arguments(item) for name, item in value.items()}
-        if (
-            kind is type and value in _DTYPES
-        ):  # `dtype=float`: as eager reads it, and as a graph can be written
+        if kind is type and value in _DTYPES:  # `dtype=float`, as eager reads it
             return _DTYPES[value]
         if value is Ellipsis or isinstance(value, type) or kind is range:
             return value
