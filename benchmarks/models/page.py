@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import statistics
 import sys
 from collections import Counter
@@ -61,7 +62,10 @@ def failures(row: dict[str, Any]) -> list[str]:
 
 
 def _one_line(text: str) -> str:
-    return " | ".join(line.strip() for line in text.splitlines() if line.strip())[:300]
+    """A message on one line, without what differs from machine to machine and from run to run."""
+    line = " | ".join(line.strip() for line in text.splitlines() if line.strip())
+    line = re.sub(r"\S*/site-packages/", "", line)
+    return re.sub(r" at 0x[0-9a-f]+", "", line)[:300]
 
 
 def _counts(rows: Iterable[dict[str, Any]]) -> Counter[str]:
@@ -140,7 +144,10 @@ def page(rows: list[dict[str, Any]]) -> str:
         "",
     ]
     failed = [text for row in rows for text in failures(row)]
-    lines += [f"- {_escape(text)}" for text in failed] or ["Nothing."]
+    lines += [
+        f"- {_escape(text)}" + (f" ({count} times)" if count > 1 else "")
+        for text, count in Counter(failed).items()
+    ] or ["Nothing."]
     head = [
         "model",
         *(
