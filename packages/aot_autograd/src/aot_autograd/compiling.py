@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import fx
 
 from aot_autograd import verify
 from aot_autograd.aliasing import mutated_groups, share, storage_groups
@@ -33,8 +34,6 @@ from primtorch.fake import FakeTensor, TensorMeta, meta_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from torch import fx
 
     from aot_autograd._torch import OpOverload
     from aot_autograd.metadata import SharedStorage
@@ -312,8 +311,28 @@ def _compile_training(
             total_outputs=_count_outputs(cut.forward),
             double=double,
             seeds=seeds,
+            reach=_tangents_reaching(cut.backward),
         )
     )
+
+
+def _tangents_reaching(backward: fx.GraphModule) -> tuple[int, ...]:
+    """For each gradient the tangents that it is computed from, as bits."""
+    masks: dict[fx.Node, int] = {}
+    tangents = 0
+    for node in backward.graph.nodes:
+        if node.op == "placeholder":
+            masks[node] = 0
+            if node.meta.get("input", {}).get("kind") == "tangent":
+                masks[node] = 1 << tangents
+                tangents += 1
+            continue
+        mask = 0
+        for source in node.all_input_nodes:
+            mask |= masks[source]
+        masks[node] = mask
+    (output,) = (node for node in backward.graph.nodes if node.op == "output")
+    return tuple(masks[item] if isinstance(item, fx.Node) else 0 for item in output.args[0])
 
 
 def _count_outputs(module: fx.GraphModule) -> int:

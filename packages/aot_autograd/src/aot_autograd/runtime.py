@@ -9,7 +9,7 @@ wrapper. Invariant: nothing here looks at shapes; everything was decided when th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -306,6 +306,7 @@ class Compiled:
         total_outputs: Number of outputs of the compiled forward.
         double: Called for gradients of gradients: (inputs, seeds, tangents) -> gradients.
         seeds: Positions among saved values that are seeds of random numbers.
+        reach: For each gradient the tangents that it is made of, as bits.
     """
 
     forward: Boxed
@@ -316,6 +317,7 @@ class Compiled:
     total_outputs: int
     double: Callable[[list[Any], list[Any], list[Any]], Any] | None
     seeds: tuple[int, ...] = ()
+    reach: tuple[int, ...] = ()
 
 
 def training_callable(compiled: Compiled) -> Boxed:
@@ -430,6 +432,7 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
             ]
             if torch.is_grad_enabled():
                 return (None, None, *_differentiable_backward(compiled, ctx, kept, tangents))
+            absent = sum(1 << slot for slot, n in enumerate(wanted) if gradients[n] is None)
             values = [*ctx.numbers, *kept, *tangents]
             del kept, tangents
             clear_saved_tensors(ctx)
@@ -438,9 +441,21 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
             results = compiled.backward()(values)
             if len(results) != len(differentiable):
                 checked_length(results, len(differentiable), "backward")
+            if absent:
+                results = _without_unreached(results, compiled.reach, absent)
             return (None, None, *results)
 
     return CompiledFunction
+
+
+def _without_unreached(
+    results: Sequence[Any], reach: Sequence[int], absent: int
+) -> tuple[Any, ...]:
+    """No gradient, rather than zeros, where all that a gradient is made of is absent, as in eager."""
+    return tuple(
+        None if sources and not sources & ~absent else result
+        for result, sources in zip(results, reach, strict=True)
+    )
 
 
 def _laid_out(tangent: Any, meta: Any, sizes: Sizes | None) -> torch.Tensor:
