@@ -502,7 +502,8 @@ def trace(
         context.seeds.given = arguments[-seeds:]
     observation = Observation(context, specs, arguments)
     grad_mode = torch.is_grad_enabled()
-    autocast = any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
+    casting = _autocast_state()
+    autocast = any(enabled for _, enabled, _ in casting)
     try:
         # oneDNN's recurrent layers ask for the grad mode at run time, which no graph carries:
         # with the library off ATen writes them in terms of matrix products.
@@ -518,6 +519,7 @@ def trace(
             gradients = _record_backward(context, observation, leaves)
     finally:
         torch.set_grad_enabled(grad_mode)
+        _restore_autocast(casting)
         context.seeds.restore()
     values = observation.values
     differentiable = tuple(number for number, leaf in enumerate(leaves) if leaf is not None)
@@ -624,6 +626,22 @@ def _record_backward(
 
 _BACKWARD_ERRORS = ("modified by an inplace operation", "has been detached in-place")
 """What autograd says of a forward that changed what its backward needs."""
+
+
+def _autocast_state() -> list[tuple[str, bool, torch.dtype]]:
+    return [
+        (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
+        for kind in ("cpu", "cuda")
+    ]
+
+
+def _restore_autocast(state: list[tuple[str, bool, torch.dtype]]) -> None:
+    """What a graph that failed between entering and leaving an autocast region left behind."""
+    for kind, enabled, dtype in state:
+        if torch.is_autocast_enabled(kind) != enabled:
+            torch.set_autocast_enabled(kind, enabled)
+        if torch.get_autocast_dtype(kind) != dtype:
+            torch.set_autocast_dtype(kind, dtype)
 
 
 class _autocast_off:  # noqa: N801 - reads as a with-statement's verb
