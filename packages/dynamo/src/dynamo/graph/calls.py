@@ -11,7 +11,7 @@ import torch
 
 from dynamo.errors import BreakReason
 
-__all__ = ["EFFECTS", "MAY_RAISE", "Kind", "classify", "refusal", "refused", "target_of"]
+__all__ = ["EFFECTS", "MAY_RAISE", "Kind", "classify", "draws", "refusal", "refused", "target_of"]
 
 
 class Kind(enum.Enum):
@@ -117,6 +117,22 @@ _RANDOM = frozenset(
         "transform", "lstm", "gru", "rnn_tanh", "rnn_relu",
     }
 )  # fmt: skip
+
+
+_DROPOUTS = frozenset(
+    {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"}
+)
+
+
+def draws(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call takes numbers from a generator; dropout that is switched off takes none."""
+    if name in _DROPOUTS:
+        given = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
+        probability = given.get("p", 0.5)
+        return given.get("training", True) is not False and not (
+            isinstance(probability, int | float) and probability == 0
+        )
+    return is_random(name)
 
 
 def is_random(name: str) -> bool:

@@ -203,7 +203,7 @@ class Recorder:
                 return function(real, *args[1:], **kwargs)
         if name in calls.MAY_RAISE and self.machine is not None and self.machine.in_try():
             return self._watch(function, args, kwargs)
-        if self.watched and calls.is_random(name):
+        if self.watched and calls.draws(name, args, kwargs):
             raise GraphBreak(
                 BreakReason.MAY_RAISE_IN_TRY,
                 f"{name} would draw again if the try block before it ran again",
@@ -597,8 +597,8 @@ class Recorder:
 
 
 def _draws(node: torch.fx.Node) -> bool:
-    return calls.is_random(node.target if type(node.target) is str else
-                           getattr(node.target, "__name__", ""))  # fmt: skip
+    name = node.target if type(node.target) is str else getattr(node.target, "__name__", "")
+    return calls.draws(name, node.args, dict(node.kwargs))
 
 
 def _beginning() -> None:
