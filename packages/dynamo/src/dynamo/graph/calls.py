@@ -119,20 +119,36 @@ _RANDOM = frozenset(
 )  # fmt: skip
 
 
-_DROPOUTS = frozenset(
-    {"dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout"}
-)
+# Functions that draw only where they are told to: parameter names up to the probability and the switch.
+_DROPOUT_PARAMETERS = {
+    **dict.fromkeys(
+        (
+            "dropout",
+            "dropout1d",
+            "dropout2d",
+            "dropout3d",
+            "alpha_dropout",
+            "feature_alpha_dropout",
+        ),
+        ("input", "p", "training"),
+    ),
+    "scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p"),
+}
 
 
 def draws(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call takes numbers from a generator; dropout that is switched off takes none."""
-    if name in _DROPOUTS:
-        given = dict(zip(("input", "p", "training"), args, strict=False)) | kwargs
+    parameters = _DROPOUT_PARAMETERS.get(name)
+    if parameters is None:
+        return is_random(name)
+    given = dict(zip(parameters, args, strict=False)) | kwargs
+    if "dropout_p" in parameters:
+        probability = given.get("dropout_p", 0.0)
+    else:
         probability = given.get("p", 0.5)
-        return given.get("training", True) is not False and not (
-            isinstance(probability, int | float) and probability == 0
-        )
-    return is_random(name)
+        if given.get("training", True) is False:
+            return False
+    return not (isinstance(probability, int | float) and probability == 0)
 
 
 def is_random(name: str) -> bool:
