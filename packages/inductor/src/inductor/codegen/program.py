@@ -137,17 +137,6 @@ def _can_refuse(built: BuiltKernel | LoadedKernel) -> bool:
     return isinstance(built, BuiltKernel) and bool(built.source.checks)
 
 
-def _buffers_that_matter(program: Program) -> set[str]:
-    """Buffers that a kernel touches, a call reads or the caller gets."""
-    found = {value.buffer for value in program.graph.outputs if isinstance(value, View)}
-    for step in program.schedule.steps:
-        if isinstance(step, Kernel):
-            found |= {argument.buffer for argument in step.arguments}
-        else:
-            found |= step.reads
-    return found
-
-
 def program_device(program: Program) -> torch.device:
     """Where the kernels run: the first device that is not the CPU, else the CPU."""
     devices = [kernel.device for kernel in schedule_kernels(program)]
@@ -266,7 +255,7 @@ class _Encoder:
             if isinstance(step, Kernel) and _can_refuse(built[step.name])
         ]
         self._own: set[str] = set()
-        self._read = _buffers_that_matter(program)
+        self._read = program.read_buffers
         self._device = program_device(program)
         on_gpu = self._device.type != "cpu"
         self._direct = gpu_direct_calls() if on_gpu else native.direct

@@ -116,7 +116,7 @@ class PythonLauncher:
         result = step.operator(*args, **kwargs)
         results = result if isinstance(result, tuple | list) else (result,)
         for name, value in zip(step.outputs, results, strict=True):
-            if name is None:
+            if name is None or name not in self._program.read_buffers:
                 continue
             buffer = self._program.graph.buffers[name]
             shape = tuple(evaluate(size, sizes) for size in buffer.shape)

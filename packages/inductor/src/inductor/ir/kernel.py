@@ -7,9 +7,10 @@ All of it is plain comparable data; `inductor.ir.text` prints it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from inductor.ir.nodes import Graph, LoopBody, OperatorCall
+from inductor.ir.nodes import Graph, LoopBody, OperatorCall, View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -179,3 +180,18 @@ class Program:
     graph: Graph
     schedule: Schedule
     memory: MemoryPlan
+
+    @cached_property
+    def read_buffers(self) -> frozenset[str]:
+        """Buffers that a kernel touches, a call reads or the caller gets.
+
+        Some operators return nothing where nobody looks, and the size of such a result may hang on inputs that the
+        graph lacks.
+        """
+        found = {value.buffer for value in self.graph.outputs if isinstance(value, View)}
+        for step in self.schedule.steps:
+            if isinstance(step, Kernel):
+                found |= {argument.buffer for argument in step.arguments}
+            else:
+                found |= step.reads
+        return frozenset(found)
