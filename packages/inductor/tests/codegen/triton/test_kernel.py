@@ -274,8 +274,8 @@ def test_half_types_are_computed_in_float32(run_kernel, make_kernel):
         value = recorder.round_to(value, half)
         recorder.store("out", i, recorder.op("exp", value), half)
         kernel = make_kernel(recorder.finish(), {"x": half, "out": half})
-        # the interpreter cuts bfloat16 where the hardware rounds: one step of its grid
-        tolerance = 1e-3 if half is torch.float16 else 2e-2
+        # the interpreter cuts bfloat16 where the hardware rounds: a step of its grid, which exp multiplies
+        tolerance = 1e-3 if half is torch.float16 else 4e-2
         storages = {"x": torch.randn(33).to(half), "out": torch.zeros(33, dtype=half)}
         check(run_kernel, kernel, storages, tolerance=tolerance)
 
