@@ -1,5 +1,7 @@
 """Attention masks that hold in every call are dropped or named; all others stay."""
 
+import operator
+
 import pytest
 import torch
 from torch.fx import Graph, GraphModule
@@ -65,9 +67,74 @@ def test_a_mask_from_random_numbers_stays():
     assert not simplify(build, torch.ones(6, 6, dtype=torch.bool))
 
 
+def test_a_mask_from_uninitialised_memory_stays():
+    def build(graph, _):
+        made = graph.call_function(torch.empty, ((6, 6),))
+        return graph.call_method("__eq__", (made, made))
+
+    assert not simplify(build, torch.ones(6, 6, dtype=torch.bool))
+
+
 def test_finite_numbers_above_the_diagonal_are_no_causal_mask():
     def build(graph, _):
         full = graph.call_function(torch.full, ((6, 6), -1.0))
         return graph.call_function(torch.triu, (full, 1))
 
     assert not simplify(build, torch.zeros(6, 6))
+
+
+def test_a_mask_from_positions_that_are_the_same_in_every_call_is_causal():
+    """What transformers builds where it can't look: later keys, and keys of another packed sequence, are masked."""
+
+    def build(graph, _):
+        positions = graph.call_function(torch.arange, (6,))
+        before = graph.call_function(torch.full, ((1,), -1))
+        step = graph.call_function(torch.diff, (positions,), {"prepend": before})
+        rows = graph.call_function(operator.getitem, (positions, (slice(None), None)))
+        sequence = graph.call_method("cumsum", (graph.call_method("ne", (step, 1)), -1))
+        same = graph.call_method(
+            "__eq__", (graph.call_function(operator.getitem, (sequence, rows)), sequence)
+        )
+        return graph.call_method("__and__", (graph.call_method("le", (positions, rows)), same))
+
+    value = torch.ones(6, 6, dtype=torch.bool)
+    assert simplify(build, value) == {"attn_mask": None, "is_causal": True}
+
+
+def item_of_the_mask(graph, mask, x):
+    graph.call_function(operator.setitem, (mask, 0, False))
+
+
+def in_place_method(graph, mask, x):
+    graph.call_method("masked_fill_", (mask, graph.call_method("bool", (x,)), False))
+
+
+def a_view_of_the_mask(graph, mask, x):
+    graph.call_method("fill_", (graph.call_function(operator.getitem, (mask, 0)), False))
+
+
+def in_place_operator(graph, mask, x):
+    graph.call_method("__iand__", (mask, graph.call_method("bool", (x,))))
+
+
+def an_output_argument(graph, mask, x):
+    graph.call_function(torch.logical_not, (mask,), {"out": mask})
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        item_of_the_mask,
+        in_place_method,
+        a_view_of_the_mask,
+        in_place_operator,
+        an_output_argument,
+    ],
+)
+def test_a_mask_that_is_written_to_stays(write):
+    def build(graph, x):
+        mask = graph.call_function(torch.ones, ((6, 6),), {"dtype": torch.bool})
+        write(graph, mask, x)
+        return mask
+
+    assert not simplify(build, torch.ones(6, 6, dtype=torch.bool))

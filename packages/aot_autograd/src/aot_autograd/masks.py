@@ -8,6 +8,7 @@ Invariant: attention's value is unchanged; a mask that can't be proven constant 
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,17 +22,33 @@ __all__ = ["simplified_masks"]
 
 _MOST_NODES = 200
 _MOST_ELEMENTS = 1 << 26
-_RANDOM = {
+_NOT_FIXED = (
     "rand",
-    "randn",
-    "randint",
-    "randperm",
+    "empty",
+    "new_empty",
     "bernoulli",
     "dropout",
     "normal",
-    "uniform_",
-    "random_",
+    "multinomial",
+    "poisson",
+)
+_WRITES = {
+    operator.setitem,
+    operator.delitem,
+    operator.iadd,
+    operator.isub,
+    operator.imul,
+    operator.itruediv,
+    operator.ifloordiv,
+    operator.imod,
+    operator.ipow,
+    operator.iand,
+    operator.ior,
+    operator.ixor,
+    operator.ilshift,
+    operator.irshift,
 }
+_WRITING_METHODS = {f"__{function.__name__}__" for function in _WRITES}
 
 
 def simplified_masks(module: fx.GraphModule) -> dict[fx.Node, dict[str, Any]]:
@@ -39,6 +56,7 @@ def simplified_masks(module: fx.GraphModule) -> dict[fx.Node, dict[str, Any]]:
 
     Runs a mask's operators for real: call it while no tracing mode is active.
     """
+    constant = _constants(module)
     known: dict[fx.Node, dict[str, Any]] = {}
     result: dict[fx.Node, dict[str, Any]] = {}
     for node in module.graph.nodes:
@@ -51,7 +69,7 @@ def simplified_masks(module: fx.GraphModule) -> dict[fx.Node, dict[str, Any]]:
         if not hasattr(mask, "all_input_nodes") or node.kwargs.get("is_causal"):
             continue
         if mask not in known:
-            known[mask] = _change(module, mask)
+            known[mask] = _change(module, mask) if mask in constant else {}
         if known[mask]:
             result[node] = known[mask]
     return result
@@ -100,6 +118,24 @@ def _constant(module: fx.GraphModule, mask: fx.Node) -> torch.Tensor | None:
     return value if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor) else None
 
 
+def _constants(module: fx.GraphModule) -> set[fx.Node]:
+    """The nodes whose value is the same in every call; none of those that a later node writes to.
+
+    A view of a constant is one too, so that a write through any of its views is seen: it takes all
+    constants of the graph away, which is more than it must and simple.
+    """
+    found: set[fx.Node] = set()
+    for node in module.graph.nodes:
+        inputs = node.all_input_nodes
+        if node.op not in ("call_function", "call_method"):
+            continue
+        if _writes(node) and any(source in found for source in inputs):
+            return set()
+        if not _name(node).startswith(_NOT_FIXED) and all(source in found for source in inputs):
+            found.add(node)
+    return found
+
+
 def _ancestors(mask: fx.Node) -> set[fx.Node] | None:
     found: set[fx.Node] = set()
     stack = [mask]
@@ -107,22 +143,23 @@ def _ancestors(mask: fx.Node) -> set[fx.Node] | None:
         node = stack.pop()
         if node in found:
             continue
-        if (
-            node.op not in ("call_function", "call_method")
-            or len(found) > _MOST_NODES
-            or _draws(node)
-        ):
+        if len(found) > _MOST_NODES:
             return None
         found.add(node)
         stack.extend(node.all_input_nodes)
     return found
 
 
-def _draws(node: fx.Node) -> bool:
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    return name in _RANDOM or any(
-        user.op == "call_method" and str(user.target).endswith("_") for user in node.users
-    )
+def _name(node: fx.Node) -> str:
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+
+
+def _writes(node: fx.Node) -> bool:
+    """Whether the node may change one of its inputs in place."""
+    name = _name(node)
+    if node.target in _WRITES or name in _WRITING_METHODS or "out" in node.kwargs:
+        return True
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _run(node: fx.Node, values: dict[fx.Node, Any]) -> Any:
