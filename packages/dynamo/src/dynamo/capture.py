@@ -36,10 +36,10 @@ from dynamo.graph.recorder import Recorder
 from dynamo.graph.sizes import History, Sizes
 from dynamo.guards import GlobalState, Guard, GuardKind, compile_program
 from dynamo.guards.binding import run_original
-from dynamo.guards.kinds import storage_pattern
+from dynamo.guards.kinds import memory_apart, storage_pattern
 from dynamo.machine.frame import Frame
 from dynamo.machine.interpreter import Machine
-from dynamo.source import FunctionSource, LocalSource
+from dynamo.source import ArraySource, FunctionSource, LocalSource
 from dynamo.values import locks, regions
 from dynamo.values.session import Session
 
@@ -308,6 +308,7 @@ def _finish(
     again = _again(request, emitter) if recorder.watched else None
     guards: list[Guard] = [Guard(None, GuardKind.GLOBAL_STATE, state), *session.guards.values()]
     guards.extend(_aliasing(recorder))
+    guards.extend(_arrays_apart(recorder))
     places = None
     if recorder.sizes is not None:
         guards.extend(recorder.sizes.frozen_guards())
@@ -319,6 +320,24 @@ def _finish(
     if request.observer is not None:
         request.observer("02_guards.py", program.text())
     return Captured(Entry(program, graph=run), module, text, stop, message)
+
+
+def _arrays_apart(recorder: Recorder) -> list[Guard]:
+    """A tensor made of an array has a storage of its own: where one is written, memory must not overlap."""
+    if not any(id(entry.value) in recorder.mutated for entry in recorder.inputs):
+        return []
+    plain = [entry for entry in recorder.inputs if type(entry.source) is not ArraySource]
+    arrays = [entry for entry in recorder.inputs if type(entry.source) is ArraySource]
+    if not arrays or len(recorder.inputs) < 2:
+        return []
+    written = any(id(entry.value) in recorder.mutated for entry in arrays)
+    others = plain if written else [e for e in plain if id(e.value) in recorder.mutated]
+    groups = [arrays] if written and len(arrays) > 1 else []
+    groups += [[*arrays, entry] for entry in others if not entry.node.meta["input"]["static"]]
+    for group in groups:
+        if not memory_apart([entry.real for entry in group]):
+            raise SkipFrame("arrays that share memory are written to")
+    return [Guard(None, GuardKind.APART, tuple(e.source for e in group)) for group in groups]
 
 
 def _aliasing(recorder: Recorder) -> list[Guard]:

@@ -15,6 +15,9 @@ from itertools import islice
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any, assert_never
 
+import numpy as np
+import torch
+
 from dynamo.bytecode import build
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from dynamo.bytecode import Instruction
 
 __all__ = [
+    "ArraySource",
     "AttributeSource",
     "ClosureSource",
     "ConstantSource",
@@ -41,6 +45,7 @@ __all__ = [
     "StorageOffsetSource",
     "StrideSource",
     "TypeSource",
+    "array_as_tensor",
     "base_of",
     "load_instructions",
     "normalized",
@@ -300,6 +305,19 @@ class StorageOffsetSource(_Path):
         return f"{self.base.name()}.storage_offset()"
 
 
+@dataclass(frozen=True, slots=True)
+class ArraySource(_Path):
+    """The tensor that shares the memory of `base`, a numpy array."""
+
+    base: Source
+
+    __hash__ = _Path.__hash__
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return f"torch.from_numpy({self.base.name()})"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstantSource:
     """An object that capture holds itself; equal to another holder of the same object."""
@@ -333,6 +351,7 @@ Source = (
     | SizeSource
     | StrideSource
     | StorageOffsetSource
+    | ArraySource
     | ConstantSource
 )
 
@@ -420,6 +439,8 @@ def value(source: Source, scope: Scope) -> Any:  # one case per kind of source
             return value(base, scope).stride(dimension)
         case StorageOffsetSource(base):
             return value(base, scope).storage_offset()
+        case ArraySource(base):
+            return array_as_tensor(value(base, scope))
         case ConstantSource(held, _):
             return held
         case _:
@@ -459,6 +480,28 @@ def element(container: Any, index: int) -> Any:
     for found in islice(iter(container), index, None):
         return found
     raise IndexError(index)
+
+
+class _Memory:
+    """Says where an array's memory is, as if it could be written to."""
+
+    __slots__ = ("__array_interface__", "owner")
+
+    def __init__(self, array: Any) -> None:
+        described = array.__array_interface__
+        self.__array_interface__ = {**described, "data": (described["data"][0], False)}
+        self.owner = array
+
+
+def array_as_tensor(array: Any, _: int = 0) -> torch.Tensor:
+    """The tensor that shares an array's memory, one that must not be written to included.
+
+    Raises:
+        ValueError, TypeError: no tensor can have this layout or type.
+    """
+    if not array.flags.writeable:  # torch would warn: whoever captures keeps from writing
+        array = np.asarray(_Memory(array))
+    return torch.from_numpy(array)
 
 
 def load_instructions(source: Source) -> list[Instruction]:
@@ -503,6 +546,8 @@ def load_instructions(source: Source) -> list[Instruction]:
             return _method(base, "stride", dimension)
         case StorageOffsetSource(base):
             return _method(base, "storage_offset")
+        case ArraySource(base):
+            return _applied(array_as_tensor, base)
         case ConstantSource(held, _):
             return [build.load_const(held)]
         case _:

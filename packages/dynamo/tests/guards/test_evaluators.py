@@ -132,7 +132,8 @@ def operand_for(kind, found, other):
 
 
 one_value = sorted(
-    set(K) - {K.GLOBAL_STATE, K.NO_GLOBAL_HOOKS, K.SHAPE, K.SAME_OBJECT, K.DISTINCT, K.STORAGES},
+    set(K)
+    - {K.GLOBAL_STATE, K.NO_GLOBAL_HOOKS, K.SHAPE, K.SAME_OBJECT, K.DISTINCT, K.STORAGES, K.APART},
     key=lambda kind: kind.name,
 )
 

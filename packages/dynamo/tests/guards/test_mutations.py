@@ -336,6 +336,11 @@ CASES = {
         lambda s: setattr(s, "y", s.x[1:]),
         "storages",
     ),
+    "memory": (
+        guard(None, K.APART, (X, ItemSource(LocalSource("rest"), 0))),
+        lambda s: setattr(s, "y", torch.from_numpy(s.x.numpy()[1:])),
+        "memory of",
+    ),
 }
 
 

@@ -14,9 +14,11 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from dynamo.source import ConstantSource
+from dynamo.values.arrays import TracedArray
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.operators import SequenceIterator, UserIterator
 from dynamo.values.shadows import Lazy
@@ -46,6 +48,9 @@ _PERMANENT = (
     torch.layout,
     torch.memory_format,
     property,
+    np.dtype,
+    np.generic,
+    np.ufunc,
     range,
     complex,
     float,
@@ -128,6 +133,10 @@ class Emitter:
             return known
         if kind is FakeTensor:
             return self._tensor(value)
+        if kind is TracedArray:
+            return self._array(value)
+        if kind is np.ndarray and self.session.is_created(value):
+            return self._own_array(value)
         if kind is Lazy:
             return self.source(value.source)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
@@ -155,6 +164,38 @@ class Emitter:
             for attribute, item in (own or {}).items():
                 self.line(f"setattr({name}, {attribute!r}, {self.value(item)})")
         return name
+
+    def _array(self, value: TracedArray) -> str:
+        source = self.session.source_of(value)
+        if source is not None:
+            return self.source(source)
+        if value.recipe is not None:
+            function, args = value.recipe
+            made = f"{self.constant(function)}({self._list(args)})"
+        elif self.recorder.is_input(value.tensor):
+            made = f"{self.source(self.session.known_source(value.tensor))}.numpy()"
+        else:
+            made = f"{self._tensor(value.tensor)}.numpy()"
+        name = self._remember(value, self._fresh(f"{made}[()]" if value.scalar else made))
+        if not (value.writeable or value.scalar):
+            self.line(f"{name}.flags.writeable = False")
+        return name
+
+    def _own_array(self, value: Any) -> str:
+        """An array that the capture made of numbers alone: a copy in each call, views of one among them."""
+        whole = value if value.base is None else value.base
+        if not isinstance(whole, np.ndarray):
+            raise CannotReconstruct("an array over the memory of another object")
+        known = self._names.get(id(whole))
+        if known is None:
+            known = self._fresh(f"{self.constant(whole.copy(order='K'))}.copy(order='K')")
+            self._remember(whole, known)
+        if whole is value:
+            return known
+        begin = value.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
+        maker, kind = self.constant(np.ndarray), self.constant(value.dtype)
+        view = f"{maker}({value.shape}, {kind}, {known}, {begin}, {value.strides})"
+        return self._remember(value, self._fresh(view))
 
     def _symbolic(self, value: Any) -> str:
         sizes = self.recorder.sizes

@@ -9,6 +9,7 @@ program does.
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from dataclasses import dataclass
 from enum import Enum
@@ -35,6 +36,7 @@ __all__ = [
     "check_guard",
     "describe_guard",
     "global_hook_tables",
+    "memory_apart",
     "same_constant",
     "same_keys",
     "storage_pattern",
@@ -109,6 +111,7 @@ class GuardKind(Enum):
     SAME_OBJECT = "value is what another source loads - Source"
     DISTINCT = "value and what the other sources load are pairwise other objects - tuple of Source"
     STORAGES = "which of the tensors share storage - (tuple of Source, tuple of int)"
+    APART = "no byte belongs to two of the tensors; no source - tuple of Source"
     GLOBAL_STATE = "the state that GlobalState holds; no source - GlobalState"
     NO_GLOBAL_HOOKS = "no hook is registered for all modules; no source - None"
     SHAPE = "a predicate over sizes; no source - primtorch.symbolic.Predicate"
@@ -299,6 +302,20 @@ def storage_pattern(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
     )
 
 
+def memory_apart(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether no two of the tensors reach into the same memory, to the byte between first and last."""
+    reach = []
+    for tensor in tensors:
+        if tensor.numel():
+            last = sum(
+                (size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+            )
+            start = tensor.data_ptr()
+            reach.append((start, start + (last + 1) * tensor.element_size()))
+    reach.sort()
+    return all(first[1] <= second[0] for first, second in itertools.pairwise(reach))
+
+
 def check_guard(  # one case per kind
     guard: Guard, value: Any, load: Callable[[Source], Any], sizes: Callable[[Any], Any]
 ) -> bool:
@@ -349,6 +366,8 @@ def check_guard(  # one case per kind
         case GuardKind.STORAGES:
             sources, pattern = operand
             return storage_pattern([load(source) for source in sources]) == pattern
+        case GuardKind.APART:
+            return memory_apart([load(source) for source in operand])
         case GuardKind.GLOBAL_STATE:
             return bool(operand.holds())
         case GuardKind.NO_GLOBAL_HOOKS:
@@ -395,6 +414,8 @@ def describe_guard(guard: Guard, value: Any, *, found: bool = True) -> tuple[str
             return f"code of {name}", _short(operand), _short(getattr(value, "__code__", None))
         case GuardKind.SHAPE:
             return "sizes", operand.text, str(value)
+        case GuardKind.APART:
+            return "memory of " + ", ".join(s.name() for s in operand), "apart", "shared"
         case GuardKind.NO_GLOBAL_HOOKS:
             return "hooks for all modules", "none", "some"
         case _:

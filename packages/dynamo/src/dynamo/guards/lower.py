@@ -22,10 +22,12 @@ from dynamo.guards.kinds import (
     TensorGuard,
     Weakly,
     global_hook_tables,
+    memory_apart,
     same_keys,
     storage_pattern,
 )
 from dynamo.source import (
+    ArraySource,
     AttributeSource,
     ClosureSource,
     ConstantSource,
@@ -42,6 +44,7 @@ from dynamo.source import (
     StorageOffsetSource,
     StrideSource,
     TypeSource,
+    array_as_tensor,
     base_of,
     element,
     normalized,
@@ -152,6 +155,8 @@ class _Lowering:
                 step("LOAD_STRIDE", number=dimension)
             case StorageOffsetSource():
                 step("LOAD_OFFSET")
+            case ArraySource():
+                step("LOAD_ELEMENT", operand=array_as_tensor)
             case ModuleMemberSource():
                 raise AssertionError("module members are spelled out by `normalized`")
             case _:
@@ -218,6 +223,9 @@ class _Lowering:
                 registers = tuple(map(self.load, sources))
                 ask = partial(_has_pattern, pattern)
                 step("CHECK_STORAGES", operand=ask, data=(*registers, *pattern))
+            case GuardKind.APART:
+                registers = tuple(map(self.load, operand))
+                self.step("CHECK_CALL_MANY", operand=memory_apart, data=registers)
             case GuardKind.GLOBAL_STATE:
                 step("CHECK_STATE", operand=operand.holds, data=state_numbers_or_none(operand))
             case GuardKind.NO_GLOBAL_HOOKS:

@@ -57,12 +57,21 @@ _RANK: dict[GuardKind, int] = {
             GuardKind.SAME_OBJECT,
             GuardKind.DISTINCT,
             GuardKind.STORAGES,
+            GuardKind.APART,
             GuardKind.SHAPE,
         )
     )
 }
 _FIRST = frozenset({GuardKind.GLOBAL_STATE, GuardKind.NO_GLOBAL_HOOKS})
-_LAST = frozenset({GuardKind.SAME_OBJECT, GuardKind.DISTINCT, GuardKind.STORAGES, GuardKind.SHAPE})
+_LAST = frozenset(
+    {
+        GuardKind.SAME_OBJECT,
+        GuardKind.DISTINCT,
+        GuardKind.STORAGES,
+        GuardKind.APART,
+        GuardKind.SHAPE,
+    }
+)
 
 _VARARGS, _VARKEYWORDS = 0x4, 0x8
 

@@ -25,6 +25,7 @@ from dynamo.source import (
     ItemSource,
     ModuleMemberSource,
 )
+from dynamo.values.arrays import TracedArray
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.shadows import DELETED, Lazy
 from dynamo.values.wrap import CONSTANTS, wrap
@@ -45,6 +46,7 @@ __all__ = [
     "load",
     "load_method",
     "load_special",
+    "register_loader",
     "special",
     "store",
 ]
@@ -459,6 +461,8 @@ def store(machine: Machine, owner: Any, name: str, value: Any) -> None:
             BreakReason.UNSUPPORTED_MUTATION, f"the function {owner.__qualname__} is changed"
         )
     cls = type(owner)
+    if cls is TracedArray:
+        raise GraphBreak(BreakReason.UNSUPPORTED_MUTATION, f"the array's {name} is assigned")
     setter = class_attribute(cls, "__setattr__")
     if type(setter) is _FUNCTION:
         if setter is _module_setattr and _plain_module_store(session, owner, name, value):
@@ -588,6 +592,11 @@ _LOADERS: dict[type, Callable[[Any, Any, str], Any]] = {
     types.FunctionType: _function,
     types.MethodType: _method,
 }
+
+
+def register_loader(kind: type, loader: Callable[[Any, Any, str], Any]) -> None:
+    """How attributes of a stand-in of capture's own are read."""
+    _LOADERS[kind] = loader
 
 
 def _choose(owner: Any) -> Callable[[Any, Any, str], Any]:

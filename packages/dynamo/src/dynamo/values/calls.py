@@ -21,6 +21,7 @@ from dynamo.source import ConstantSource
 from dynamo.values import attributes, modules, operators
 from dynamo.values.generators import TracedCallable
 from dynamo.values.native import call_native
+from dynamo.values.numpy_values import call_dispatcher, is_dispatcher
 from dynamo.values.rules import RULES, type_of
 from dynamo.values.states import NAMED_RULES
 from dynamo.values.torch_functions import is_leaf
@@ -221,6 +222,8 @@ def _object(
     resumable: bool,
 ) -> Any:
     kind = type(function)
+    if is_dispatcher(function):
+        return call_dispatcher(machine, function, args, kwargs)
     wrapped = getattr(function, "__wrapped__", None)
     if isinstance(function, functools._lru_cache_wrapper):
         if _known_outside(machine, function, args, kwargs):

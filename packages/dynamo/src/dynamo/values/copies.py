@@ -13,7 +13,8 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from dynamo.errors import BreakReason, GraphBreak
-from dynamo.values import attributes, operators
+from dynamo.values import attributes, calls, operators
+from dynamo.values.arrays import TracedArray
 from dynamo.values.rules import rule
 from dynamo.values.wrap import is_constant
 from primtorch.fake import FakeTensor
@@ -43,6 +44,8 @@ def shallow_copy(machine: Machine, value: Any) -> Any:
     if is_constant(value) or isinstance(value, _SHARED):
         return value
     kind = type(value)
+    if kind is TracedArray:
+        return calls.call(machine, attributes.load(machine, value, "copy"), (), {})
     own = attributes.special(kind, "__copy__")
     if own is not None:
         return machine.inline(own, (value,), {})
@@ -61,6 +64,9 @@ def deep_copy(machine: Machine, value: Any, memo: dict[Any, Any]) -> Any:
     known = memo.get(id(value))
     if known is not None:
         return known
+    if type(value) is TracedArray:
+        made = memo[id(value)] = shallow_copy(machine, value)
+        return made
     own = attributes.special(type(value), "__deepcopy__")
     if own is not None:
         made = memo[id(value)] = machine.inline(own, (value, memo), {})

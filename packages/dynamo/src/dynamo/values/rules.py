@@ -21,6 +21,7 @@ import torch
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.values import attributes, operators
+from dynamo.values.arrays import TracedArray, type_of_array
 from dynamo.values.attributes import MISSING, special
 from dynamo.values.wrap import CONSTANTS
 from primtorch.fake import FakeTensor
@@ -63,6 +64,8 @@ def type_of(machine: Machine, value: Any) -> type:
     if kind is FakeTensor:
         real = machine.session.reals.get(id(value))
         return type(real) if real is not None else torch.Tensor
+    if kind is TracedArray:
+        return type_of_array(value)
     if kind.__module__.startswith("dynamo.values") or kind.__module__.startswith("dynamo.machine"):
         return types.GeneratorType
     if kind is torch.SymInt:
@@ -342,6 +345,8 @@ def _number(cls: type, name: str) -> None:
     def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if args and isinstance(args[0], FakeTensor):
             return machine.session.recorder.data_dependent_number(args[0], cls)
+        if args and isinstance(args[0], TracedArray):
+            return machine.session.recorder.data_dependent_number(args[0].tensor, cls)
         if args and isinstance(args[0], torch.SymBool):
             return cls(bool(args[0]))
         if args and isinstance(args[0], torch.SymInt | torch.SymFloat):

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["Session", "is_trusted"]
 
 # Namespaces whose functions, classes and submodules nobody replaces: no guard for each.
-_TRUSTED = frozenset(sys.stdlib_module_names) | {"torch", "builtins"}
+_TRUSTED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "builtins"}
 _FIXED = (
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -60,6 +60,7 @@ class Session:
         "_keep",
         "_namespaces",
         "attribute_memo",
+        "copied_arrays",
         "fakes",
         "function",
         "global_writes",
@@ -87,6 +88,7 @@ class Session:
         self.shadows_by_copy: dict[int, Shadow] = {}
         self.instance_dicts: dict[int, Shadow] = {}
         self.fakes: dict[int, Any] = {}
+        self.copied_arrays: list[Any] = []  # memory that also a copy stands for: `a[::-1]`
         self.outside_iterators: set[int] = set()
         self.numbers: dict[Source, Any] = {}
         self.reals: dict[int, Any] = {}

@@ -17,6 +17,7 @@ import torch
 
 from dynamo.guards import GuardKind
 from dynamo.source import AttributeSource, ConstantSource, DictKeySource, ItemSource, LocalSource
+from dynamo.values.arrays import array_from_outside
 from dynamo.values.shadows import Lazy
 
 if TYPE_CHECKING:
@@ -56,6 +57,8 @@ _IDENTITY: tuple[type, ...] = (
     types.MemberDescriptorType,
     types.CodeType,
     enum.Enum,
+    np.dtype,
+    np.ufunc,
 )
 
 
@@ -109,7 +112,7 @@ def guard_new_object(session: Session, value: Any, source: Source) -> Any:
         session.remember(value, source)
         return value
     if isinstance(value, np.ndarray):
-        raise session.refuse(f"{source.name()} is a numpy array")
+        raise session.refuse(f"{source.name()} is a {type(value).__name__} of numpy")
     if not type(value).__flags__ & _HEAP_TYPE:
         session.guard(GuardKind.IDENTITY, source, value)
         session.remember(value, source)
@@ -344,7 +347,16 @@ def _opaque_iterator(session: Session, value: Any, source: Source) -> Any:
     return value
 
 
+def _array(session: Session, value: Any, source: Source) -> Any:
+    known = session.fakes.get(id(value))
+    if known is not None:
+        _same_object(session, session.sources[id(known)], source)
+        return known
+    return array_from_outside(session, value, source)
+
+
 _WRAPPERS: dict[type, Callable[[Any, Any, Any], Any]] = {
+    np.ndarray: _array,
     torch.Tensor: _tensor,
     torch.nn.Parameter: _tensor,
     list: _container,
