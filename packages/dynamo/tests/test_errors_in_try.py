@@ -98,3 +98,19 @@ def test_random_numbers_are_drawn_once(first):
         got = fast(torch.tensor(values))
         torch.manual_seed(3)
         assert torch.equal(got, function(torch.tensor(values)))
+
+
+def test_what_cannot_raise_needs_no_second_run():
+    def function(x):
+        x.mul_(2)
+        try:
+            y = x[1:, ::2] / 3 + x.div(0.5)[1:, ::2] % 2
+        except RuntimeError:
+            y = x
+        return y
+
+    counter = CompileCounter()
+    fast = dynamo.optimize(counter, fullgraph=True, options=DynamoOptions(strict=True))(function)
+    x = torch.arange(12.0).reshape(3, 4)
+    assert torch.equal(fast(x.clone()), function(x.clone()))
+    assert counter.frame_count == 1

@@ -201,7 +201,12 @@ class Recorder:
                 raise GraphBreak(*calls.refusal(function))
             with torch._C.DisableTorchFunction():
                 return function(real, *args[1:], **kwargs)
-        if name in calls.MAY_RAISE and self.machine is not None and self.machine.in_try():
+        if (
+            name in calls.MAY_RAISE
+            and self.machine is not None
+            and self.machine.in_try()
+            and _may_raise(name, args, kwargs)
+        ):
             return self._watch(function, args, kwargs)
         if self.watched and calls.draws(name, args, kwargs):
             raise GraphBreak(
@@ -646,6 +651,25 @@ def _grown(fake: Any) -> Any:
     fake.requires_grad_(requires_grad=False)
     with torch.enable_grad():
         return _Grown.apply(torch.empty((), requires_grad=True), fake)
+
+
+def _may_raise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether these arguments let an operator that depends on data raise at run time."""
+    if name in ("__getitem__", "__setitem__"):  # by numbers: while capturing, or not at all
+        return _has_fake(args[1:2], {})
+    if name in ("div", "true_divide", "divide") and kwargs.get("rounding_mode") is None:
+        return False
+    if name in _INTEGER_DIVISIONS:
+        return not any(
+            isinstance(v, float) or (type(v) is FakeTensor and v.is_floating_point()) for v in args
+        )
+    return True
+
+
+_INTEGER_DIVISIONS = frozenset(
+    {"div", "true_divide", "divide", "floor_divide", "remainder", "fmod", "__floordiv__",
+     "__rfloordiv__", "__mod__", "__rmod__"}
+)  # fmt: skip
 
 
 def _has_fake(args: Any, kwargs: Any) -> bool:

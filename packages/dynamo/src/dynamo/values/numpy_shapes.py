@@ -42,8 +42,10 @@ def view_of(array: TracedArray, made: Any, function: Any, *args: Any) -> Any:
 
 
 def _shape_argument(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    if len(args) == 1 and isinstance(args[0], tuple | list):
+    if len(args) == 1 and isinstance(args[0], tuple | list | np.ndarray):
         return tuple(args[0])
+    if any(isinstance(size, TracedArray) for size in args):
+        raise GraphBreak(BreakReason.DATA_DEPENDENT_SHAPE, "an array's size depends on data")
     return args
 
 
