@@ -93,3 +93,26 @@ def test_a_lock_around_a_change_is_taken():
     assert fast(torch.ones(2)).tolist() == [3, 3]
     assert seen == [True]
     assert not lock.locked()
+
+
+def test_a_guard_of_torchs_dispatch_is_never_made_while_capturing():
+    """Alive while fakes are about it would send them to real kernels; kept by a frame it would outlive capture."""
+    make = torch._C._DisableTorchDispatch
+
+    def function(x):
+        guard = make()
+        try:
+            y = x + 1
+        finally:
+            del guard
+        if y.sum() > 100:
+            raise ValueError
+        return y * 2
+
+    before = str(torch._C._dispatch_tls_local_exclude_set())
+    fast, _ = compiled(function, fullgraph=False)
+    assert fast(torch.zeros(2)).tolist() == [2, 2]
+    assert str(torch._C._dispatch_tls_local_exclude_set()) == before
+    with pytest.raises(ValueError):
+        fast(torch.full((2,), 100.0))
+    assert str(torch._C._dispatch_tls_local_exclude_set()) == before

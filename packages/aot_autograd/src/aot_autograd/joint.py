@@ -430,8 +430,23 @@ class Observation:
                 )
                 value.node = copy.record.node
                 value.node.impure = False
+                if _is_apart(node.meta):
+                    value.node.meta = node.meta  # eager's strides, gaps and all
                 root = value.node
             used.add(root)
+
+
+def _is_apart(meta: Any) -> bool:
+    """Whether no two elements of a tensor with these sizes and strides can share memory."""
+    if not meta.is_static:
+        return False
+    reach = 0
+    for step, size in sorted(zip(meta.stride, meta.shape, strict=True)):
+        if size > 1:
+            if step <= reach:
+                return False
+            reach += step * (size - 1)
+    return True
 
 
 def _memory_of(node: Node) -> Node:

@@ -66,7 +66,8 @@ def kind_of(operator: OpOverload) -> str:
 
 @cache
 def _is_composite(operator: OpOverload) -> bool:
-    return has_composite_implicit(operator)
+    # ATen has this prim in terms of `_conj_physical`, which is decomposed into it.
+    return has_composite_implicit(operator) and operator is not torch.ops.aten.conj_physical.default
 
 
 @cache

@@ -15,6 +15,7 @@ from torch.utils._device import DeviceContext
 
 __all__ = [
     "AUTOCAST_DEVICES",
+    "DISPATCH_GUARDS",
     "REQUIRES_GRAD",
     "STATE_FUNCTIONS",
     "autocast_cache_enabled",
@@ -25,6 +26,7 @@ __all__ = [
     "functorch_depth",
     "mode_identity",
     "module_initialiser",
+    "python_dispatch_enabled",
     "tensor_address",
 ]
 
@@ -32,6 +34,38 @@ __all__ = [
 AUTOCAST_DEVICES: tuple[str, ...] = ("cpu", "cuda")
 
 _C: Any = torch._C
+
+
+DISPATCH_GUARDS: frozenset[type] = frozenset(
+    value
+    for name, value in vars(_C).items()
+    if isinstance(value, type)
+    and name.strip("_").startswith(
+        (
+            "DisableTorchDispatch",
+            "DisableFuncTorch",
+            "DisablePythonDispatcher",
+            "DisableAutocast",
+            "AutoDispatch",
+            "ExcludeDispatch",
+            "IncludeDispatch",
+            "ForceDispatch",
+            "PreserveDispatch",
+            "RestorePython",
+            "SetExcludeDispatch",
+        )
+    )
+)
+"""Types whose objects change where torch sends its operators for as long as they live.
+
+One that is alive while a graph is captured would send fake tensors to real kernels, and one that a frame keeps would
+outlive the capture.
+"""
+
+
+def python_dispatch_enabled() -> bool:
+    """Whether operators on tensor subclasses reach them in this thread; without, no fake tensor can live."""
+    return not _C._dispatch_tls_is_dispatch_key_excluded(_C.DispatchKey.Python)
 
 
 def dispatch_keys(tensor: torch.Tensor) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynamo._native import CodeCache, CompiledFunction, forget_codes, run_original
+from dynamo._torch import python_dispatch_enabled
 from dynamo.capture import Captured, Request, UserError, capture
 from dynamo.emit.resume import Resume
 from dynamo.errors import DynamoError, InternalError, RecompileRefused, SkipFrame
@@ -250,7 +251,9 @@ class Compiler:
     def _stays_eager(
         self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
     ) -> bool:
-        """Whether the stance keeps this call from being captured; raises if it forbids the call."""
+        """Whether the stance or torch's state keeps this call from being captured; raises if it is forbidden."""
+        if not python_dispatch_enabled():
+            return True
         if _stance.name == "default":
             return False
         if _stance.name == "force_eager":

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from dynamo._torch import DISPATCH_GUARDS
 from dynamo.errors import BreakReason
 
 __all__ = ["EFFECTS", "MAY_RAISE", "Kind", "classify", "draws", "refusal", "refused", "target_of"]
@@ -203,6 +204,8 @@ def refused(function: Any) -> tuple[BreakReason, str] | None:
     """A break for functions that change state and do not arrive through the mode."""
     name = getattr(function, "__name__", "")
     receiver = getattr(function, "__self__", None)
+    if isinstance(function, type) and function in DISPATCH_GUARDS:
+        return BreakReason.OUTSIDE_EFFECT, f"torch's dispatch is changed by {name}"
     if (
         isinstance(receiver, torch.Generator)
         or getattr(function, "__objclass__", None) is torch._C.Generator

@@ -285,10 +285,22 @@ def absolute(builder: Builder, x: Value) -> Value:
 def sign(builder: Builder, x: Value) -> Value:
     """-1, 0 or 1 (NaN stays)."""
     if x.dtype.is_complex:
-        raise UnsupportedOperationError("sgn", "of complex numbers")
+        return elementwise(builder, (x,), _direction, weight=16)
     if x.dtype == torch.bool:
         return elementwise(builder, (x,), lambda _, s: s)
     return elementwise(builder, (x,), _simple("sign"))
+
+
+def _direction(recorder: Recorder, s: Scalar) -> Scalar:
+    """`s / |s|`, and 0 for 0."""
+    real = torch.float32 if s.dtype == torch.complex64 else torch.float64
+    parts = [recorder.op(part, s, dtype=real) for part in ("real", "imag")]
+    size = recorder.op("hypot", *parts)
+    at_zero = recorder.op("eq", size, recorder.constant(0, real))
+    unit = recorder.op(
+        "make_complex", *(recorder.op("div", part, size) for part in parts), dtype=s.dtype
+    )
+    return recorder.op("where", at_zero, recorder.constant(0, s.dtype), unit)
 
 
 def _rounding(name: str) -> None:
@@ -335,10 +347,17 @@ def _conjugate(recorder: Recorder, s: Scalar) -> Scalar:
 
 
 def _predicate(name: str) -> None:
+    def either_part(recorder: Recorder, s: Scalar) -> Scalar:
+        real = torch.float32 if s.dtype == torch.complex64 else torch.float64
+        first, second = (
+            recorder.op(name, recorder.op(part, s, dtype=real)) for part in ("real", "imag")
+        )
+        return recorder.op("logical_or", first, second)
+
     @lowers(getattr(aten, name).default)
     def lower(builder: Builder, x: Value) -> Value:
         if x.dtype.is_complex:
-            raise UnsupportedOperationError(name, "of complex numbers")
+            return elementwise(builder, (x,), either_part, compute=x.dtype)
         if not x.dtype.is_floating_point and name != "signbit":
             return elementwise(
                 builder, (x,), lambda recorder, _: recorder.constant(False, torch.bool)
@@ -440,8 +459,8 @@ def floor_divide(builder: Builder, x: Operand, y: Operand) -> Value:
 @lowers(aten.pow.Tensor_Scalar)
 def power(builder: Builder, x: Value, exponent: Operand) -> Value:
     """`x ** exponent`; small exponents by multiplication, as eager does."""
-    if isinstance(exponent, (int, float)) and not x.dtype.is_complex:
-        floating = builder.fact.dtype.is_floating_point
+    if isinstance(exponent, (int, float)):
+        floating = builder.fact.dtype.is_floating_point or builder.fact.dtype.is_complex
         match exponent:
             case 2:
                 return elementwise(builder, (x,), lambda r, s: r.op("mul", s, s))
@@ -453,6 +472,14 @@ def power(builder: Builder, x: Value, exponent: Operand) -> Value:
                 return elementwise(builder, (x,), _simple("rsqrt"))
             case -1 if floating:
                 return elementwise(builder, (x,), _simple("reciprocal"))
+            case -2 if floating:
+                return elementwise(
+                    builder, (x,), lambda r, s: r.op("reciprocal", r.op("mul", s, s))
+                )
+            case 0 if x.dtype.is_complex:
+                return elementwise(builder, (x,), lambda r, s: r.constant(1, s.dtype))
+            case 1 if x.dtype.is_complex:
+                return elementwise(builder, (x,), lambda _, s: s)
             case _:
                 pass
     return elementwise(builder, (x, exponent), _simple("pow"), weight=8)

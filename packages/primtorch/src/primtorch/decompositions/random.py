@@ -98,6 +98,8 @@ def bernoulli_tensor(
 def rand(size: Sequence[int], **options: Any) -> Tensor:
     """Uniform numbers in [0, 1)."""
     dtype = options.get("dtype") or torch.get_default_dtype()
+    if dtype.is_complex:
+        return NotImplemented
     return philox.philox_uniform.default(_seed(options.get("device")), 0, list(size), dtype=dtype)
 
 
@@ -105,6 +107,8 @@ def rand(size: Sequence[int], **options: Any) -> Tensor:
 def randn(size: Sequence[int], **options: Any) -> Tensor:
     """Standard normal numbers."""
     dtype = options.get("dtype") or torch.get_default_dtype()
+    if dtype.is_complex:
+        return NotImplemented
     return philox.philox_normal.default(_seed(options.get("device")), 0, list(size), dtype=dtype)
 
 
@@ -138,6 +142,8 @@ def rand_like(
     **_: Any,
 ) -> Tensor:
     """Uniform numbers of the tensor's shape."""
+    if (dtype or self.dtype).is_complex:
+        return NotImplemented
     seed = _seed(device or self.device)
     drawn = philox.philox_uniform.default(seed, 0, list(self.shape), dtype=dtype or self.dtype)
     return _laid_out(self, drawn, memory_format)
@@ -153,6 +159,8 @@ def randn_like(
     **_: Any,
 ) -> Tensor:
     """Standard normal numbers of the tensor's shape."""
+    if (dtype or self.dtype).is_complex:
+        return NotImplemented
     seed = _seed(device or self.device)
     drawn = philox.philox_normal.default(seed, 0, list(self.shape), dtype=dtype or self.dtype)
     return _laid_out(self, drawn, memory_format)
@@ -192,7 +200,7 @@ def uniform(
         raise RuntimeError(
             f"uniform_ expects to return a [from, to) range, but found from={from_:g} > to={to:g}"
         )
-    if generator is not None:
+    if generator is not None or self.dtype.is_complex:
         return NotImplemented
     return cast(_uniform(self) * (to - from_) + from_, self.dtype)
 
@@ -202,10 +210,10 @@ def normal_functional(
     self: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """Normal numbers of the tensor's shape and dtype."""
-    if generator is not None:
-        return NotImplemented
     if std < 0:
         raise RuntimeError(f"normal expects std >= 0.0, but found std {std:g}")
+    if generator is not None or self.dtype.is_complex:
+        return NotImplemented
     return cast(_normal(self) * std + mean, self.dtype)
 
 
@@ -219,8 +227,10 @@ def normal_tensor_float(
     mean: Tensor, std: float = 1.0, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """Normal numbers about each element."""
-    if generator is not None:
+    if generator is not None or mean.dtype.is_complex:
         return NotImplemented
+    if std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std:g}")
     return cast(_normal(mean) * std + mean, mean.dtype)
 
 
@@ -291,7 +301,7 @@ def normal_tensor_tensor(
     mean: Tensor, std: Tensor, *, generator: torch.Generator | None = None
 ) -> Tensor:
     """Normal numbers about each element with each element's deviation."""
-    if generator is not None:
+    if generator is not None or mean.dtype.is_complex:
         return NotImplemented
     shape = torch.broadcast_shapes(mean.shape, std.shape)
     dtype = computation_dtype(mean.dtype)
@@ -311,7 +321,10 @@ def normal_float_float(
     """Normal numbers of a given size."""
     if generator is not None:
         return NotImplemented
-    return randn(size, **options) * std + mean
+    if std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std:g}")
+    drawn = randn(size, **options)
+    return NotImplemented if drawn is NotImplemented else drawn * std + mean
 
 
 @decomposes("aten.rrelu_with_noise_functional.default")

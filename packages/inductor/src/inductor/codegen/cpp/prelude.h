@@ -530,36 +530,45 @@ CI_COMPLEX ci_complex<T> operator/(ci_complex<T> a, ci_complex<T> b) {
   // scaled by the larger part of the divisor, so that squares neither overflow nor vanish
   bool first = ci_abs(b.re) >= ci_abs(b.im);
   T large = first ? b.re : b.im, small = first ? b.im : b.re, ratio = small / large, scale = large + small * ratio;
+  if (large == 0) return {a.re / ci_abs(b.re), a.im / ci_abs(b.im)};
   return first ? ci_complex<T>{(a.re + a.im * ratio) / scale, (a.im - a.re * ratio) / scale}
                : ci_complex<T>{(a.re * ratio + a.im) / scale, (a.im * ratio - a.re) / scale};
 }
 CI_COMPLEX bool operator==(ci_complex<T> a, ci_complex<T> b) { return a.re == b.re && a.im == b.im; }
 CI_COMPLEX bool operator!=(ci_complex<T> a, ci_complex<T> b) { return a.re != b.re || a.im != b.im; }
-CI_COMPLEX ci_complex<T> ci_exp(ci_complex<T> a) {
-  T r = ci_exp(a.re);
-  return {r * ci_cos(a.im), r * ci_sin(a.im)};
+// The C library's functions have the special values of C's Annex G, as eager does; single precision goes through double.
+template <class T> CI _Complex double ci_to_library(ci_complex<T> a) {
+  _Complex double z;
+  __real__ z = a.re;
+  __imag__ z = a.im;
+  return z;
 }
-CI_COMPLEX ci_complex<T> ci_log(ci_complex<T> a) { return {ci_log(ci_hypot(a.re, a.im)), ci_atan2(a.im, a.re)}; }
+CI c128 ci_from_library(_Complex double z) { return {__real__ z, __imag__ z}; }
+#define CI_LIBM_COMPLEX(name)                                                             \
+  CI_COMPLEX ci_complex<T> ci_##name(ci_complex<T> a) {                                    \
+    c128 r = ci_from_library(__builtin_c##name(ci_to_library(a)));                         \
+    return {(T)r.re, (T)r.im};                                                             \
+  }
+CI_LIBM_COMPLEX(exp) CI_LIBM_COMPLEX(log) CI_LIBM_COMPLEX(sqrt) CI_LIBM_COMPLEX(sin) CI_LIBM_COMPLEX(cos)
+CI_LIBM_COMPLEX(tan) CI_LIBM_COMPLEX(asin) CI_LIBM_COMPLEX(acos) CI_LIBM_COMPLEX(atan) CI_LIBM_COMPLEX(sinh)
+CI_LIBM_COMPLEX(cosh) CI_LIBM_COMPLEX(tanh) CI_LIBM_COMPLEX(asinh) CI_LIBM_COMPLEX(acosh) CI_LIBM_COMPLEX(atanh)
+#undef CI_LIBM_COMPLEX
 CI_COMPLEX ci_complex<T> ci_pow(ci_complex<T> a, ci_complex<T> b) {
-  if (b.re == 0 && b.im == 0) return {1, 0};
-  if (a.re == 0 && a.im == 0) return {0, 0};
-  return ci_exp(b * ci_log(a));
+  c128 r = ci_from_library(__builtin_cpow(ci_to_library(a), ci_to_library(b)));
+  return {(T)r.re, (T)r.im};
 }
-CI_COMPLEX ci_complex<T> ci_sqrt(ci_complex<T> a) {
-  T m = ci_hypot(a.re, a.im), r = ci_sqrt((m + ci_abs(a.re)) * (T)0.5);
-  if (r == 0) return {0, a.im};
-  T other = a.im / (r + r);
-  return a.re >= 0 ? ci_complex<T>{r, other} : ci_complex<T>{ci_abs(other), ci_copysign(r, a.im)};
+CI_COMPLEX ci_complex<T> ci_scaled(ci_complex<T> a, T factor) { return {a.re * factor, a.im * factor}; }
+CI_COMPLEX ci_complex<T> ci_exp2(ci_complex<T> a) { return ci_exp(ci_scaled<T>(a, (T)0.6931471805599453)); }
+CI_COMPLEX ci_complex<T> ci_log2(ci_complex<T> a) { return ci_scaled<T>(ci_log(a), (T)1.4426950408889634); }
+CI_COMPLEX ci_complex<T> ci_log10(ci_complex<T> a) { return ci_scaled<T>(ci_log(a), (T)0.4342944819032518); }
+CI_COMPLEX ci_complex<T> ci_expm1(ci_complex<T> a) { // exp(a) - 1 without the cancellation towards zero
+  f64 half = __builtin_sin(a.im * 0.5), grown = __builtin_expm1(a.re);
+  return {(T)(grown * __builtin_cos(a.im) - 2.0 * half * half), (T)((grown + 1.0) * __builtin_sin(a.im))};
+}
+CI_COMPLEX ci_complex<T> ci_log1p(ci_complex<T> a) {
+  f64 re = a.re, im = a.im, size = __builtin_hypot(re, im);
+  f64 near = 0.5 * __builtin_log1p(re * (2.0 + re) + im * im), far = __builtin_log(__builtin_hypot(re + 1.0, im));
+  return {(T)(size < 0.5 ? near : far), (T)__builtin_atan2(im, re + 1.0)};
 }
 CI_COMPLEX ci_complex<T> ci_rsqrt(ci_complex<T> a) { return ci_complex<T>{1, 0} / ci_sqrt(a); }
-CI_COMPLEX ci_complex<T> ci_sin(ci_complex<T> a) {
-  return {ci_sin(a.re) * ci_cosh(a.im), ci_cos(a.re) * ci_sinh(a.im)};
-}
-CI_COMPLEX ci_complex<T> ci_cos(ci_complex<T> a) {
-  return {ci_cos(a.re) * ci_cosh(a.im), -ci_sin(a.re) * ci_sinh(a.im)};
-}
-CI_COMPLEX ci_complex<T> ci_tanh(ci_complex<T> a) {
-  T d = ci_cosh(a.re + a.re) + ci_cos(a.im + a.im);
-  return {ci_sinh(a.re + a.re) / d, ci_sin(a.im + a.im) / d};
-}
 CI_COMPLEX ci_complex<T> ci_sigmoid(ci_complex<T> a) { return ci_complex<T>{1, 0} / (ci_complex<T>{1, 0} + ci_exp(-a)); }
