@@ -27,5 +27,5 @@ def test_refused_parameters_of_random_operators_raise_eagers_error(draw):
     with pytest.raises(RuntimeError) as expected:
         draw(torch.zeros(3))
     with pytest.raises(RuntimeError) as found:
-        compile_api.compile(draw)(torch.zeros(3))
+        compile_api.compile(draw, options={"strict": False})(torch.zeros(3))
     assert str(found.value) == str(expected.value)

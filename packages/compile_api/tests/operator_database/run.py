@@ -102,7 +102,9 @@ def summary(options, reports, known, seconds):
         ),
         "shares": dict(Counter(shares.values()).most_common()),
         "by dtype": {
-            name: dict(Counter(s for k, s in shares.items() if k.endswith(f" {name}")).most_common())
+            name: dict(
+                Counter(s for k, s in shares.items() if k.endswith(f" {name}")).most_common()
+            )
             for name in DTYPES
         },
         "vendor operators": dict(steps["vendor"].most_common()),

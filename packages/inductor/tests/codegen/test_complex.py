@@ -29,7 +29,9 @@ def assert_near(found, expected, name="", *, digits=1e-5):
         return
     size = torch.nan_to_num(expected.abs()) + 1e-300
     if expected.is_complex():
-        found, expected, size = map(torch.view_as_real, (found, expected, torch.complex(size, size)))
+        found, expected, size = map(
+            torch.view_as_real, (found, expected, torch.complex(size, size))
+        )
     same = (found == expected) | (found.isnan() & expected.isnan())
     near = same | ((found - expected).abs() <= digits * size)
     assert near.all(), (name, found[~near], expected[~near])
