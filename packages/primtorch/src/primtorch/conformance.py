@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator as operator_module
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from primtorch.samples import Sample, samples_of
 from primtorch.tables import CORE_ATEN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from torch._ops import OpOverload
 
@@ -130,6 +131,7 @@ def check_backend(
     dtypes: Iterable[torch.dtype] = DTYPES,
     device: str | torch.device = "cpu",
     fake_inputs: bool = False,
+    samples: int | None = None,
 ) -> ConformanceReport:
     """Run each operator through `compile_fn` and compare with eager.
 
@@ -141,6 +143,7 @@ def check_backend(
         dtypes: dtypes of the operands; an operator is tried in those that eager accepts.
         device: where the operands lie.
         fake_inputs: hand fake tensors as example inputs, for a compiler that must not see data.
+        samples: at most so many samples of an operator in a dtype, as different ones as there are.
 
     Returns:
         The report; an exception of the backend is a failure in it and never raised.
@@ -154,7 +157,7 @@ def check_backend(
             continue
         for dtype in wanted:
             passed, failures = 0, []
-            for sample in samples_of(operator, dtype):
+            for sample in _chosen(samples_of(operator, dtype), samples):
                 failure = _check(compile_fn, operator, sample, place, fake_inputs=fake_inputs)
                 if failure:
                     failures.append(f"{sample.peculiarity}: {failure}")
@@ -165,6 +168,19 @@ def check_backend(
     tried = {result.operator for result in results}
     untried = tuple(str(operator) for operator in chosen if str(operator) not in tried)
     return ConformanceReport(tuple(results), untried)
+
+
+def _chosen(found: Iterator[Sample], count: int | None) -> Iterable[Sample]:
+    """The first `count` samples, those first that are the first of their peculiarity."""
+    if count is None:
+        return found
+    seen: Counter[str] = Counter()
+    ranked = []
+    for sample in found:
+        ranked.append((seen[sample.peculiarity], sample))
+        seen[sample.peculiarity] += 1
+    ranked.sort(key=operator_module.itemgetter(0))
+    return [sample for _, sample in ranked[:count]]
 
 
 def _check(

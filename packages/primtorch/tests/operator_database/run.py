@@ -38,6 +38,7 @@ DTYPES = {
         torch.float64,
         torch.float32,
         torch.bfloat16,
+        torch.float16,
         torch.int64,
         torch.bool,
         torch.complex64,
@@ -149,6 +150,24 @@ def closer_than_eager(info, sample, expected, found):
     return bool(triples)
 
 
+class Remains(Counter):
+    """How often each operator was left; `reached`: for each operator that was called, what remained of it."""
+
+    def __init__(self):
+        super().__init__()
+        self.reached = {}
+
+    def add(self, mode):
+        self.update(mode.leaves)
+        for operator, left in mode.reached.items():
+            self.reached.setdefault(operator, set()).update(left)
+
+    def in_prims(self):
+        """The operators that were called and of which only prims remained, and the others."""
+        yes = {op for op, left in self.reached.items() if all(map(reduces_to_prim, left))}
+        return yes, set(self.reached) - yes
+
+
 def run_sample(info, sample, table, dtype, leaves, fakes=None):
     """An empty string if eager and the decomposed program agree on this sample, else what differs."""
     leaf_inputs = [
@@ -176,7 +195,7 @@ def run_sample(info, sample, table, dtype, leaves, fakes=None):
 
     torch.manual_seed(0)
     found, error = attempt(decomposed)
-    leaves.update(mode.leaves)
+    leaves.add(mode)
     if failure is not None or error is not None:
         if failure is None:
             return f"raised {type(error).__name__}: {str(error)[:200]}"
@@ -200,7 +219,7 @@ def run_sample(info, sample, table, dtype, leaves, fakes=None):
             return gradients(found, leaf_inputs)
 
     found_gradients, error = attempt(decomposed_gradients)
-    leaves.update(backward.leaves)
+    leaves.add(backward)
     if failure is not None:
         return ""
     if error is not None:
@@ -285,7 +304,7 @@ def main(arguments=None):
     part, parts = map(int, options.shard.split("/"))
     table = decomposition_table(options.table)
     known = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
-    leaves: Counter = Counter()
+    leaves = Remains()
     pairs, failed, started = 0, {}, time.monotonic()
     for number, info in enumerate(op_db):
         if number % parts != part - 1 or (
@@ -314,6 +333,7 @@ def main(arguments=None):
                     print(f"{'known ' if key in known else ''}{key}: {failures[0]}", flush=True)
     unexpected = sorted(set(failed) - set(known))
     reached = {str(op) for op in leaves}
+    in_prims, others = leaves.in_prims()
     report = {
         "table": options.table,
         "shard": options.shard,
@@ -321,6 +341,13 @@ def main(arguments=None):
         "pairs": pairs,
         "failed": failed,
         "unexpected": unexpected,
+        "overloads reached": len(leaves.reached),
+        "of which reduce to prims": len(in_prims),
+        "share that reduces to prims": round(len(in_prims) / max(len(leaves.reached), 1), 4),
+        "overloads that don't reduce": {
+            str(op): sorted(str(left) for left in leaves.reached[op] if not reduces_to_prim(left))
+            for op in sorted(others, key=str)
+        },
         "leaves": {str(op): n for op, n in leaves.most_common()},
         "leaves that are no prims": sorted(str(op) for op in leaves if not reduces_to_prim(op)),
         "seconds": round(time.monotonic() - started, 1),
@@ -328,7 +355,8 @@ def main(arguments=None):
     if options.json:
         options.json.write_text(json.dumps(report, indent=1) + "\n")
     print(
-        f"{pairs} pairs, {len(failed)} fail, {len(unexpected)} unexpected; {len(reached)} operators remain"
+        f"{pairs} pairs, {len(failed)} fail, {len(unexpected)} unexpected; {len(in_prims)} of "
+        f"{len(leaves.reached)} overloads reduce to prims; {len(reached)} operators remain"
     )
     return 1 if unexpected else 0
 

@@ -32,13 +32,18 @@ def functional_form(operator):
 
 
 class TakingApart(TorchDispatchMode):
-    """Runs operators through `table`; `leaves` counts what isn't in it."""
+    """Runs operators through `table`; `leaves` counts what isn't in it.
+
+    `reached` says of each operator that the program itself calls what remained of it.
+    """
 
     def __init__(self, table, watch=None):
         super().__init__()
         self.table = table
         self.watch = watch
         self.leaves = Counter()
+        self.reached = {}
+        self._remains = None
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         kwargs = dict(kwargs or {})
@@ -49,9 +54,17 @@ class TakingApart(TorchDispatchMode):
                 torch._C._dispatch_tls_set_dispatch_key_excluded(
                     torch._C._parse_dispatch_key(key), False
                 )
-            return self._run(operator, args, kwargs)
+            if self._remains is not None:
+                return self._run(operator, args, kwargs)
+            self._remains = self.reached.setdefault(operator, set())
+            try:
+                return self._run(operator, args, kwargs)
+            finally:
+                self._remains = None
 
     def _run(self, operator, args, kwargs):
+        if operator is torch.ops.aten.native_batch_norm.default and args[5]:
+            return self._batch_norm_in_training(*args, **kwargs)
         function = self.table.get(operator)
         if function is not None:
             with self:
@@ -71,4 +84,17 @@ class TakingApart(TorchDispatchMode):
                     return operator(*args, **kwargs)  # eager refuses it in its own words
                 return args[0].copy_(out)
         self.leaves[operator] += 1
+        self._remains.add(operator)
         return operator(*args, **kwargs)
+
+    def _batch_norm_in_training(self, *args, **kwargs):
+        """Batch norm as a pure function, and its statistics written, as a tracer does it."""
+        if args[3] is None:
+            out = torch.ops.aten._native_batch_norm_legit.no_stats
+            with self:
+                return out(*args[:3], *args[5:], **kwargs)
+        with self:
+            found = torch.ops.aten._native_batch_norm_legit_functional.default(*args, **kwargs)
+        args[3].copy_(found[3])
+        args[4].copy_(found[4])
+        return found[:3]

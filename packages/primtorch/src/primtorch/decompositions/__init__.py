@@ -10,12 +10,14 @@ registers all of them.
 
 from primtorch.decompositions import (
     activation,
+    antialiasing,
     arithmetic,
     attention,
     creation,
     distance,
     factorization,
     grid,
+    histogram,
     indexing,
     linear,
     loss,
@@ -25,18 +27,21 @@ from primtorch.decompositions import (
     random,
     reduction,
     resampling,
+    sequences,
     softmax,
     views,
 )
 
 __all__ = [
     "activation",
+    "antialiasing",
     "arithmetic",
     "attention",
     "creation",
     "distance",
     "factorization",
     "grid",
+    "histogram",
     "indexing",
     "linear",
     "loss",
@@ -46,6 +51,7 @@ __all__ = [
     "random",
     "reduction",
     "resampling",
+    "sequences",
     "softmax",
     "views",
 ]

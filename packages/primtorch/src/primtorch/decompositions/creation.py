@@ -162,23 +162,44 @@ def _between(
     return cast(aten.where.self(aten.lt.Scalar(index, steps // 2), rising, falling), dtype)
 
 
-def _linspace_of_tensors(
-    start: Number | Tensor, end: Number | Tensor, steps: int, **options: Any
-) -> Tensor:
-    """`linspace` whose ends are 0-d tensors."""
+def _require_no_dimensions(start: Number | Tensor, end: Number | Tensor) -> None:
     for name, value in (("start", start), ("end", end)):
         if isinstance(value, Tensor) and value.dim():
             raise RuntimeError(
                 "linspace only supports 0-dimensional start and end tensors, "
                 f"but got {name} with {value.dim()} dimension(s)."
             )
-    dtype = options.get("dtype") or torch.get_default_dtype()
-    if steps <= 1 or not dtype.is_floating_point:
-        return NotImplemented
+
+
+def _is_complex(value: Number | Tensor) -> bool:
+    return value.dtype.is_complex if isinstance(value, Tensor) else isinstance(value, complex)
+
+
+def _linspace_of_tensors(
+    start: Number | Tensor, end: Number | Tensor, steps: int, **options: Any
+) -> Tensor:
+    """`linspace` whose ends are 0-d tensors."""
+    _require_no_dimensions(start, end)
+    if steps < 0:
+        raise RuntimeError("number of steps must be non-negative")
+    has_complex = _is_complex(start) or _is_complex(end)
+    dtype = options.get("dtype") or _linspace_dtype(1j if has_complex else 1, 1)
+    if has_complex and not dtype.is_complex:
+        return NotImplemented  # eager refuses an imaginary part that isn't zero
+    device = options.get("device")
+    if steps <= 1:
+        first = cast(start, dtype) if isinstance(start, Tensor) else None
+        if first is None:
+            return aten.full.default([steps], start, dtype=dtype, device=device)
+        return aten.repeat.default(first, [steps])
+    index = aten.arange.start_step(0, steps, 1, dtype=torch.int64, device=device)
+    if not (dtype.is_floating_point or dtype.is_complex):
+        whole = [
+            cast(v, torch.int64) if isinstance(v, Tensor) else int(v.real) for v in (start, end)
+        ]
+        return _integral_linspace(whole[0], whole[1], steps, index, dtype)
     computation = computation_dtype(dtype)
     ends = [cast(v, computation) if isinstance(v, Tensor) else v for v in (start, end)]
-    device = options.get("device")
-    index = aten.arange.start_step(0, steps, 1, dtype=torch.int64, device=device)
     return _between(index, ends[0], ends[1], steps, dtype)
 
 
@@ -186,12 +207,21 @@ def _logspace_of_tensors(
     start: Number | Tensor, end: Number | Tensor, steps: int, base: float = 10.0, **options: Any
 ) -> Tensor:
     """`logspace` whose ends are 0-d tensors."""
-    dtype = options.get("dtype") or torch.get_default_dtype()
-    inner = {**options, "dtype": computation_dtype(dtype)}
+    _require_no_dimensions(start, end)
+    has_complex = _is_complex(start) or _is_complex(end)
+    dtype = options.get("dtype") or _linspace_dtype(1j if has_complex else 1, 1)
+    inner = {**options, "dtype": _exponent_dtype(dtype)}
     exponents = _linspace_of_tensors(start, end, steps, **inner)
     if exponents is NotImplemented:
         return exponents
     return cast(aten.pow.Scalar(base, exponents), dtype)
+
+
+def _exponent_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What the exponents of `logspace` are reckoned in."""
+    if dtype.is_floating_point or dtype.is_complex:
+        return computation_dtype(dtype)
+    return torch.float32
 
 
 for _ends in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"):
@@ -200,11 +230,15 @@ for _ends in ("Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor"):
 
 
 def _integral_linspace(
-    start: int, end: int, steps: int, index: Tensor, dtype: torch.dtype
+    start: int | Tensor, end: int | Tensor, steps: int, index: Tensor, dtype: torch.dtype
 ) -> Tensor:
     """Integers: the step in float32, each number truncated, as eager's kernel reckons."""
-    step = (end - start) / (steps - 1)
-    step_tensor = aten.full.default([], step, dtype=torch.float32, device=index.device)
+    if isinstance(start, int) and isinstance(end, int):
+        step = (end - start) / (steps - 1)
+        step_tensor = aten.full.default([], step, dtype=torch.float32, device=index.device)
+    else:
+        distance = cast(aten.sub.Tensor(end, start), torch.float64)
+        step_tensor = cast(distance / (steps - 1), torch.float32)
     rising = step_tensor * cast(index, torch.float32) + start
     rest = cast(aten.sub.Tensor(steps - 1, index), torch.float32)
     falling = aten.sub.Tensor(end, step_tensor * rest)
@@ -281,9 +315,9 @@ def _triangle_indices(
 def logspace(start: Number, end: Number, steps: int, base: float = 10.0, **options: Any) -> Tensor:
     """`base` raised to `steps` numbers from `start` to `end`."""
     dtype = options.get("dtype") or torch.get_default_dtype()
-    if not dtype.is_floating_point:
-        return NotImplemented
-    exponents = linspace(start, end, steps, **{**options, "dtype": computation_dtype(dtype)})
+    if not options.get("dtype") and (isinstance(start, complex) or isinstance(end, complex)):
+        dtype = _linspace_dtype(start, end)
+    exponents = linspace(start, end, steps, **{**options, "dtype": _exponent_dtype(dtype)})
     return cast(aten.pow.Scalar(base, exponents), dtype)
 
 

@@ -94,8 +94,11 @@ def linalg_pinv(
     self: Tensor, *, atol: Tensor | None = None, rtol: Tensor | None = None, hermitian: bool = False
 ) -> Tensor:
     """The pseudo-inverse by singular (hermitian: eigen) values above max(atol, rtol * largest)."""
-    if self.numel() == 0 or self.dim() < 2:
-        return NotImplemented
+    if self.dim() < 2:
+        raise RuntimeError("linalg.pinv: The input tensor A must have at least 2 dimensions.")
+    if self.numel() == 0:
+        shape = [*self.shape[:-2], self.shape[-1], self.shape[-2]]
+        return aten.full.default(shape, 0, dtype=self.dtype, device=self.device)
     real = real_dtype(self.dtype)
     if hermitian:
         values, vectors = aten._linalg_eigh.default(self, "L", True)

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from primtorch.decompositions.views import contiguous
 from primtorch.promotion import cast, computation_dtype, elementwise, result_dtype
 from primtorch.registry import decomposes
 
@@ -442,7 +443,7 @@ def log_sigmoid(self: Tensor) -> Tensor:
 
 def _label_mask(rows: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Targets as (N, C, 1) positions, which of them count (those before the first -1), and which classes they name."""
-    labels = aten.unsqueeze.default(target, 0) if target.dim() == 1 else target
+    labels = aten.view.default(contiguous(target), [1, -1]) if target.dim() < 2 else target
     negative = cast(aten.lt.Scalar(labels, 0), torch.int64)
     counted = aten.eq.Scalar(aten.cumsum.default(negative, 1), 0)
     safe = aten.where.self(counted, labels, _constant(labels, 0))
@@ -466,7 +467,7 @@ def _label_margins(rows: Tensor, safe: Tensor, counted: Tensor, is_target: Tenso
 
 def _label_rows(self: Tensor) -> Tensor:
     wide = cast(self, computation_dtype(self.dtype))
-    return aten.unsqueeze.default(wide, 0) if wide.dim() == 1 else wide
+    return aten.view.default(contiguous(wide), [1, -1]) if wide.dim() < 2 else wide
 
 
 @decomposes(aten.multilabel_margin_loss_forward.default)
@@ -478,13 +479,13 @@ def multilabel_margin_loss_forward(
         raise RuntimeError(
             f"inconsistent target size: {list(target.shape)} for input of size: {list(self.shape)}"
         )
-    if self.dim() not in (1, 2) or self.numel() == 0:
-        return NotImplemented
+    if self.dim() > 2 or self.numel() == 0:
+        return NotImplemented  # eager leaves the result unwritten, or refuses
     rows = _label_rows(self)
     safe, counted, is_target = _label_mask(rows, target)
     hinge = aten.clamp.default(_label_margins(rows, safe, counted, is_target), 0, None)
     per_row = aten.sum.dim_IntList(hinge, [1, 2]) / rows.shape[1]
-    if reduction == _NONE and self.dim() == 1:
+    if reduction == _NONE and self.dim() < 2:
         per_row = aten.squeeze.dims(per_row, [0])
     flags = aten.view.default(cast(is_target, self.dtype), list(target.shape))
     return _reduced(per_row, reduction, self.dtype), flags
@@ -499,7 +500,7 @@ def multilabel_margin_loss_backward(
     is_target: Tensor,  # noqa: ARG001  recomputed from the targets
 ) -> Tensor:
     """Gradient of `multilabel_margin_loss_forward`."""
-    if self.dim() not in (1, 2) or self.numel() == 0:
+    if self.dim() > 2 or self.numel() == 0:
         return NotImplemented
     rows = _label_rows(self)
     safe, counted, named = _label_mask(rows, target)

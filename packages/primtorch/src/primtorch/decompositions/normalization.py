@@ -328,6 +328,28 @@ def _batch_norm(
     )
 
 
+@decomposes(aten.native_batch_norm.default)
+def native_batch_norm(
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Batch norm that writes nothing: in training it declines running statistics, as eager's writes them.
+
+    A tracer runs that call as `_native_batch_norm_legit_functional`.
+    """
+    if training and (running_mean is not None or running_var is not None):
+        return NotImplemented
+    if not training and (running_mean is None or running_var is None):
+        raise RuntimeError("running_mean and running_var must be defined in evaluation mode")
+    return _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[:3]
+
+
 @decomposes(aten._native_batch_norm_legit_functional.default)
 def _native_batch_norm_legit_functional(
     input: Tensor,

@@ -25,11 +25,23 @@ aten = torch.ops.aten
 
 def in_format_of(out: Tensor, like: Tensor) -> Tensor:
     """`out` stored channels-last if `like` is, row-major otherwise."""
-    if like.dim() in (4, 5):
+    if like.dim() in (4, 5) and is_channels_last(like):
         channels_last = torch.channels_last if like.dim() == 4 else torch.channels_last_3d
-        if like.is_contiguous(memory_format=channels_last) and not like.is_contiguous():
-            return aten.clone.default(out, memory_format=channels_last)
+        return aten.clone.default(out, memory_format=channels_last)
     return contiguous(out)
+
+
+def is_channels_last(like: Tensor) -> bool:
+    """Whether eager would take the tensor for channels-last: by the order of its strides alone."""
+    shape, stride = like.shape, like.stride()
+    if stride[1] == 0:
+        return False
+    least = 0
+    for dim in (1, *range(like.dim() - 1, 1, -1), 0):
+        if shape[dim] == 0 or stride[dim] < least or (dim == 0 and least == stride[1]):
+            return False
+        least = stride[dim] * shape[dim] if shape[dim] > 1 else stride[dim]
+    return True
 
 
 def positions(like: Tensor, start: int, end: int) -> Tensor:

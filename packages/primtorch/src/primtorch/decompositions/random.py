@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from primtorch.decompositions.reading import number
 from primtorch.promotion import cast, computation_dtype, result_dtype
 from primtorch.registry import decomposes
 
@@ -345,3 +346,61 @@ def rrelu_with_noise_functional(
     negative = aten.le.Scalar(self, 0)
     one = aten.full.default([], 1, dtype=self.dtype, device=self.device)
     return aten.where.self(negative, self * slopes, self), aten.where.self(negative, slopes, one)
+
+
+@decomposes(aten.multinomial.default)
+def multinomial(
+    self: Tensor,
+    num_samples: int,
+    replacement: bool = False,
+    *,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Positions drawn with the given relative probabilities, with or without replacement."""
+    if generator is not None:
+        return NotImplemented
+    _check_multinomial(self, num_samples, replacement)
+    vector = self.dim() == 1
+    weights = cast(self, computation_dtype(self.dtype))
+    weights = aten.unsqueeze.default(weights, 0) if vector else weights
+    if replacement and num_samples > 1:
+        drawn = _drawn_again(weights, num_samples)
+    else:
+        # The smallest of exponentials with these rates is any one with its probability.
+        waiting = -aten.log1p.default(-_uniform(weights))
+        _, drawn = aten.topk.default(weights / waiting, num_samples, -1)
+    return aten.squeeze.dims(drawn, [0]) if vector else drawn
+
+
+def _check_multinomial(self: Tensor, num_samples: int, replacement: bool) -> None:
+    if not 0 < self.dim() <= 2:
+        raise RuntimeError("prob_dist must be 1 or 2 dim")
+    if not self.dtype.is_floating_point:
+        raise RuntimeError(
+            f"multinomial only supports floating-point dtypes for input, got: {self.dtype}"
+        )
+    if num_samples <= 0:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
+    if not replacement and num_samples > self.shape[-1]:
+        raise RuntimeError(
+            "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
+        )
+    if self.numel() == 0:
+        return
+    every = list(range(self.dim()))
+    low, high = number(aten.amin.default(self, every)), number(aten.amax.default(self, every))
+    if low is not None and high is not None and not (low >= 0 and high < math.inf):
+        raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
+    total = aten.amin.default(aten.sum.dim_IntList(self, [-1]), list(range(self.dim() - 1)))
+    if number(total) == 0:
+        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
+
+
+def _drawn_again(weights: Tensor, count: int) -> Tensor:
+    """Positions by the inverse of the cumulated weights; one without weight is never drawn."""
+    cumulated = aten.cumsum.default(weights, 1)
+    total = aten.slice.Tensor(cumulated, 1, weights.shape[1] - 1)
+    shape = [weights.shape[0], count]
+    uniform = philox.philox_uniform.default(_seed(weights.device), 0, shape, dtype=weights.dtype)
+    found = aten.searchsorted.Tensor(cumulated, uniform * total, right=True)
+    return aten.minimum.default(found, aten.searchsorted.Tensor(cumulated, total))

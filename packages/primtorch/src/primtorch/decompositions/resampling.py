@@ -2,7 +2,8 @@
 
 Output positions are mapped to input positions in float32 (float64 for float64 operands), as
 eager's kernels reckon them. The backward sums the weighted gradient into the places that were
-read. 8-bit images, which eager resizes in fixed point, are declined.
+read. 8-bit images, which eager resizes in fixed point, are declined. A scale that the caller gives need not be the
+quotient of the sizes; some of the CPU's kernels then look at the sizes first, and so do we.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from primtorch.decompositions.padding import in_format_of, outer_indices, positions
+from primtorch.decompositions.padding import (
+    in_format_of,
+    is_channels_last,
+    outer_indices,
+    positions,
+)
 from primtorch.promotion import cast, computation_dtype
 from primtorch.registry import decomposes
 
@@ -42,9 +48,13 @@ def _stretched(place: Tensor, size: int, out_size: int, scale: float | None) -> 
 
 
 def _nearest_taps(
-    like: Tensor, size: int, out_size: int, scale: float | None, *, exact: bool
+    like: Tensor, size: int, out_size: int, scale: float | None, *, exact: bool, by_size: bool
 ) -> list[tuple[Tensor, Tensor | None]]:
     """The one input position of each output position."""
+    if scale is not None and by_size and size == out_size:
+        return [(positions(like, 0, out_size), None)]
+    if scale is not None and by_size and out_size == 2 * size:
+        return [(aten.bitwise_right_shift.Tensor_Scalar(positions(like, 0, out_size), 1), None)]
     place = _coordinates(like, out_size, torch.float32)
     if exact:
         place = place + 0.5
@@ -67,6 +77,8 @@ def _linear_taps(
     like: Tensor, size: int, out_size: int, scale: float | None, *, align_corners: bool
 ) -> list[tuple[Tensor, Tensor | None]]:
     """The two neighbours of each output position and their weights."""
+    if scale is not None and like.device.type == "cpu" and size == out_size:
+        return [(positions(like, 0, out_size), None)]
     source = _source(like, size, out_size, scale, align_corners=align_corners)
     if not align_corners:
         source = aten.clamp.default(source, 0, None)
@@ -140,7 +152,8 @@ def _resized_backward(grad_output: Tensor, input_size: Sequence[int], taps: Taps
     return in_format_of(cast(total, grad_output.dtype), grad_output)
 
 
-def _check_sizes(self: Tensor, output_size: Sequence[int], rank: int) -> None:
+def check_resized_sizes(self: Tensor, output_size: Sequence[int], rank: int) -> None:
+    """Refuse what eager refuses: another rank, or an empty image."""
     if len(output_size) != rank:
         raise RuntimeError(
             f"It is expected output_size equals to {rank}, but got size {len(output_size)}"
@@ -162,16 +175,21 @@ def _register_nearest(name: str, rank: int, *, exact: bool) -> None:
         sizes: Sequence[int],
         output_size: Sequence[int],
         scales: Sequence[float | None],
+        by_size: bool,
     ) -> Taps:
         given = [*scales, *[None] * rank]
+        by_size = by_size and not exact and like.device.type == "cpu"
         return [
-            _nearest_taps(like, sizes[axis], output_size[axis], given[axis], exact=exact)
+            _nearest_taps(
+                like, sizes[axis], output_size[axis], given[axis], exact=exact, by_size=by_size
+            )
             for axis in range(rank)
         ]
 
     def resize(self: Tensor, output_size: Sequence[int], *scales: float | None) -> Tensor:
-        _check_sizes(self, output_size, rank)
-        return _resized(self, all_taps(self, self.shape[2:], output_size, scales))
+        check_resized_sizes(self, output_size, rank)
+        by_size = rank == 2 or (rank == 3 and _has_channels_last_kernel(self))
+        return _resized(self, all_taps(self, self.shape[2:], output_size, scales, by_size))
 
     def resize_backward(
         grad_output: Tensor,
@@ -179,12 +197,17 @@ def _register_nearest(name: str, rank: int, *, exact: bool) -> None:
         input_size: Sequence[int],
         *scales: float | None,
     ) -> Tensor:
-        taps = all_taps(grad_output, input_size[2:], output_size, scales)
+        taps = all_taps(grad_output, input_size[2:], output_size, scales, True)
         return _resized_backward(grad_output, input_size, taps)
 
     for tail, function in (("", resize), ("_backward", resize_backward)):
         function.__name__ = function.__qualname__ = f"{name}{tail}"
         decomposes(f"aten.{name}{tail}.default")(function)
+
+
+def _has_channels_last_kernel(self: Tensor) -> bool:
+    """Whether eager resizes a volume by the kernel for channels last."""
+    return self.shape[1] > 3 and is_channels_last(self)
 
 
 def _register_smooth(name: str, rank: int, taps_of: object) -> None:
@@ -208,7 +231,7 @@ def _register_smooth(name: str, rank: int, taps_of: object) -> None:
     ) -> Tensor:
         if self.dtype is torch.uint8:
             return NotImplemented
-        _check_sizes(self, output_size, rank)
+        check_resized_sizes(self, output_size, rank)
         taps = all_taps(self, self.shape[2:], output_size, align_corners, scales)
         return _resized(self, taps)
 
@@ -219,12 +242,22 @@ def _register_smooth(name: str, rank: int, taps_of: object) -> None:
         align_corners: bool,
         *scales: float | None,
     ) -> Tensor:
+        if taps_of is _cubic_taps and _keeps_all_sizes(grad_output, input_size[2:], scales):
+            return in_format_of(aten.clone.default(grad_output), grad_output)
         taps = all_taps(grad_output, input_size[2:], output_size, align_corners, scales)
         return _resized_backward(grad_output, input_size, taps)
 
     for tail, function in (("", resize), ("_backward", resize_backward)):
         function.__name__ = function.__qualname__ = f"{name}{tail}"
         decomposes(f"aten.{name}{tail}.default")(function)
+
+
+def _keeps_all_sizes(
+    grad_output: Tensor, sizes: Sequence[int], scales: Sequence[float | None]
+) -> bool:
+    """Whether eager's cubic kernel hands the gradient on as it is, whatever the scales."""
+    given = grad_output.device.type == "cpu" and any(scale is not None for scale in scales)
+    return given and all(a == b for a, b in zip(grad_output.shape[2:], sizes, strict=True))
 
 
 for _rank in (1, 2, 3):
