@@ -39,7 +39,10 @@ def _causal(name: str) -> Subject:
         _decoder(name),
         {**inputs, "use_cache": False},
         {**inputs, "labels": tokens, "use_cache": False},
-    )
+        resize=lambda batch, length: {
+            "input_ids": torch.randint(4, 1000, (batch, length)), "use_cache": False,
+        },
+    )  # fmt: skip
 
 
 def _generate(target: Any, inputs: dict[str, Any], *, static: bool) -> list[Tensor]:

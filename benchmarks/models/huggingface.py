@@ -73,55 +73,71 @@ class Recipe:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _tokens(recipe: Recipe, size: int, shape: tuple[int, ...]) -> torch.Tensor:
-    del recipe
-    return torch.randint(4, size, shape)
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the inputs of a task are made of."""
+
+    vocabulary: int
+    batch: int = BATCH
+    length: int = LENGTH
+
+    def tokens(self, shorter: int = 0) -> torch.Tensor:
+        return torch.randint(4, self.vocabulary, (self.batch, self.length - shorter))
 
 
-def _token_task(recipe: Recipe, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    inputs = {"input_ids": _tokens(recipe, size, (BATCH, LENGTH))}
-    return inputs, {**inputs, "labels": _tokens(recipe, size, (BATCH, LENGTH))}
+_Inputs = dict[str, Any]
 
 
-def _answer_task(recipe: Recipe, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    inputs = {"input_ids": _tokens(recipe, size, (BATCH, LENGTH))}
-    ends = {f"{end}_positions": torch.randint(0, LENGTH, (BATCH,)) for end in ("start", "end")}
+def _token_task(sizes: Sizes) -> tuple[_Inputs, _Inputs]:
+    inputs = {"input_ids": sizes.tokens()}
+    return inputs, {**inputs, "labels": sizes.tokens()}
+
+
+def _answer_task(sizes: Sizes) -> tuple[_Inputs, _Inputs]:
+    inputs = {"input_ids": sizes.tokens()}
+    ends = {
+        f"{end}_positions": torch.randint(0, sizes.length, (sizes.batch,))
+        for end in ("start", "end")
+    }
     return inputs, {**inputs, **ends}
 
 
-def _class_task(recipe: Recipe, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    inputs = {"input_ids": _tokens(recipe, size, (BATCH, LENGTH))}
-    return inputs, {**inputs, "labels": torch.randint(0, 2, (BATCH,))}
+def _class_task(sizes: Sizes) -> tuple[_Inputs, _Inputs]:
+    inputs = {"input_ids": sizes.tokens()}
+    return inputs, {**inputs, "labels": torch.randint(0, 2, (sizes.batch,))}
 
 
-def _layout_task(recipe: Recipe, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    corner = torch.randint(0, 500, (BATCH, LENGTH, 2))
-    boxes = {"bbox": torch.cat([corner, corner + torch.randint(1, 400, (BATCH, LENGTH, 2))], -1)}
-    make = _class_task if "Classification" in recipe.model else _token_task
-    inputs, training = make(recipe, size)
+def _boxes(sizes: Sizes) -> _Inputs:
+    corner = torch.randint(0, 500, (sizes.batch, sizes.length, 2))
+    return {"bbox": torch.cat([corner, corner + torch.randint_like(corner, 1, 400)], -1)}
+
+
+def _layout_task(sizes: Sizes) -> tuple[_Inputs, _Inputs]:
+    boxes = _boxes(sizes)
+    inputs, training = _token_task(sizes)
     return {**inputs, **boxes}, {**training, **boxes}
 
 
-def _translate_task(recipe: Recipe, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    inputs = {
-        "input_ids": _tokens(recipe, size, (BATCH, LENGTH)),
-        "decoder_input_ids": _tokens(recipe, size, (BATCH, LENGTH - 4)),
-    }
-    labels = {"labels": _tokens(recipe, size, (BATCH, LENGTH - 4))}
-    return inputs, {**inputs, **labels}
+def _layout_class_task(sizes: Sizes) -> tuple[_Inputs, _Inputs]:
+    boxes = _boxes(sizes)
+    inputs, training = _class_task(sizes)
+    return {**inputs, **boxes}, {**training, **boxes}
 
 
-def _speech_task(recipe: Recipe, size: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    inputs = {
-        "input_features": torch.randn(BATCH, 32, 80),
-        "decoder_input_ids": _tokens(recipe, size, (BATCH, LENGTH)),
-    }
-    return inputs, {**inputs, "labels": _tokens(recipe, size, (BATCH, LENGTH))}
+def _translate_task(sizes: Sizes) -> tuple[_Inputs, _Inputs]:
+    inputs = {"input_ids": sizes.tokens(), "decoder_input_ids": sizes.tokens(shorter=4)}
+    return inputs, {**inputs, "labels": sizes.tokens(shorter=4)}
 
 
-_TASKS: dict[str, Callable[[Recipe, int], tuple[dict[str, Any], dict[str, Any]]]] = {
+def _speech_task(sizes: Sizes) -> tuple[_Inputs, _Inputs]:
+    features = torch.randn(sizes.batch, sizes.length + 8, 80)
+    inputs = {"input_features": features, "decoder_input_ids": sizes.tokens()}
+    return inputs, {**inputs, "labels": sizes.tokens()}
+
+
+_TASKS: dict[str, Callable[[Sizes], tuple[_Inputs, _Inputs]]] = {
     "tokens": _token_task, "answer": _answer_task, "class": _class_task, "layout": _layout_task,
-    "translate": _translate_task, "speech": _speech_task,
+    "layout class": _layout_class_task, "translate": _translate_task, "speech": _speech_task,
 }  # fmt: skip
 
 
@@ -133,8 +149,13 @@ def build_transformer(recipe: Recipe) -> Subject:
     module = kind(kind.config_class(**recipe.config))
     if recipe.task == "tokens" and not module.loss_type and "CausalLM" in recipe.model:
         module.loss_type = "ForCausalLM"
-    inputs, training = _TASKS[recipe.task](recipe, recipe.config["vocab_size"])
-    return Subject(still(module), inputs, training)
+    vocabulary, make = recipe.config["vocab_size"], _TASKS[recipe.task]
+    inputs, training = make(Sizes(vocabulary))
+
+    def resize(batch: int, length: int) -> dict[str, Any]:
+        return make(Sizes(vocabulary, batch, length))[0]
+
+    return Subject(still(module), inputs, training, resize=resize)
 
 
 def _pair(
@@ -180,7 +201,7 @@ HUGGINGFACE: dict[str, Recipe] = {
         replaces="the list's name for google/fnet-base, a masked language model",
     ),
     **_pair("LayoutLM", (32, 32), {**_BERT, "max_2d_position_embeddings": 1024},
-            MaskedLM="layout", SequenceClassification="layout"),
+            MaskedLM="layout", SequenceClassification="layout class"),
     "M2M100ForConditionalGeneration": Recipe(64, "M2M100ForConditionalGeneration", _BART, "translate"),
     **_pair("MBart", (8, 4), _BART, CausalLM="tokens", ConditionalGeneration="translate"),
     "MT5ForConditionalGeneration": Recipe(32, "MT5ForConditionalGeneration", _T5, "translate"),

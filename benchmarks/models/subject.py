@@ -8,7 +8,7 @@ randomness of a step (dropout, masks) is switched off, so that three runs can be
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["NotInstalled", "Subject", "call", "loss_of_result", "still", "tensors_of"]
+__all__ = ["NotInstalled", "Subject", "call", "loss_of_result", "still", "tensors_of", "wake"]
+
+
+QUIET = 1e-2
 
 
 class NotInstalled(Exception):
@@ -36,9 +39,8 @@ class Subject:
     training_inputs: dict[str, Any] | None = None  # None: the model isn't trained (decoding)
     infer: Callable[[Any, dict[str, Any]], Any] = lambda target, inputs: target(**inputs)
     loss: Callable[[Any, dict[str, Any]], Tensor] = lambda target, inputs: target(**inputs).loss
-    graphs: int = (
-        1  # how many graphs an inference needs by its nature (prefill, decode, growing sizes)
-    )
+    graphs: int = 1  # how many an inference needs by its nature (prefill, decode, growing sizes)
+    resize: Callable[[int, int], dict[str, Any]] | None = None  # inputs of another batch and length
 
     def double(self) -> Subject:
         """A twin in float64 with the same weights."""
@@ -53,7 +55,7 @@ class Subject:
         module = copy.deepcopy(self.module).double()
         _compute_in_double(module)
         inputs, training = pytree.tree_map(widen, (self.inputs, self.training_inputs))
-        return Subject(module, inputs, training, self.infer, self.loss, self.graphs)
+        return replace(self, module=module, inputs=inputs, training_inputs=training)
 
 
 def _compute_in_double(module: nn.Module) -> None:
@@ -87,6 +89,18 @@ def still(module: nn.Module) -> nn.Module:
         for name, value in list(vars(part).items()):
             if isinstance(value, float) and ("drop" in name or "mask_time_prob" in name):
                 setattr(part, name, 0.0)
+    return module
+
+
+def wake(module: nn.Module) -> nn.Module:
+    """Draws the parameters that start at zero or next to it (biases, scales of residual branches, tokens).
+
+    With their first values whole branches would have no influence and no gradient, and be right whatever they compute.
+    """
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.is_floating_point() and float(parameter.abs().max()) < QUIET:
+                parameter.normal_(std=0.1)
     return module
 
 

@@ -14,6 +14,7 @@ import torch
 from torch.utils._device import DeviceContext
 
 __all__ = [
+    "APPLY",
     "AUTOCAST_DEVICES",
     "DISPATCH_GUARDS",
     "REQUIRES_GRAD",
@@ -66,6 +67,16 @@ outlive the capture.
 def python_dispatch_enabled() -> bool:
     """Whether operators on tensor subclasses reach them in this thread; without, no fake tensor can live."""
     return not _C._dispatch_tls_is_dispatch_key_excluded(_C.DispatchKey.Python)
+
+
+def _apply_functions() -> tuple[Any, ...]:
+    """All that `SomeFunction.apply` is found as: C's class method and, before torch 2.14, Python's around it."""
+    own = torch.autograd.Function.__dict__.get("apply")
+    python = (own.__func__,) if isinstance(own, classmethod) else ()
+    return (*python, _C._FunctionBase.__dict__["apply"], _C._FunctionBase.apply)
+
+
+APPLY: tuple[Any, ...] = _apply_functions()
 
 
 def dispatch_keys(tensor: torch.Tensor) -> int:

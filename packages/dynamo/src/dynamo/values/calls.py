@@ -118,7 +118,11 @@ def _unbound_rule(function: Any, kind: type) -> Any:
     if kind is types.MethodWrapperType:
         return RULES.get(function.__objclass__.__dict__.get(function.__name__))
     if kind is types.BuiltinFunctionType:
-        receiver = type(function.__self__)
+        receiver = function.__self__
+        if isinstance(receiver, type):  # a class method of C code, bound to the class or a subclass
+            found = attributes.class_attribute(receiver, function.__name__)
+            return RULES.get(found) if type(found) is types.ClassMethodDescriptorType else None
+        receiver = type(receiver)
         if receiver is not types.ModuleType and receiver.__module__ != "builtins":
             found = attributes.class_attribute(receiver, function.__name__)
             if type(found).__hash__ is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo._torch import APPLY
 from dynamo.graph import carve
 from dynamo.values import attributes
 from dynamo.values.regions import refuse
@@ -65,7 +66,7 @@ for _name in ("save_for_backward", "save_for_forward", "mark_dirty", "mark_non_d
     _setting(_name)
 
 
-@rule(torch.autograd.Function.apply.__func__, torch._C._FunctionBase.apply)
+@rule(*APPLY)
 def _apply(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     cls, *inputs = args
     if kwargs or not isinstance(cls, type):
