@@ -147,3 +147,36 @@ def test_expanded_tangent_with_symbolic_size(graph_runner):
     (y,) = call([7, x])
     y.sum().backward()
     torch.testing.assert_close(x.grad, torch.full((7, 3), 2.0))
+
+
+def test_a_backward_is_given_every_size_of_its_shapes():
+    """Nothing in this backward computes with the size; its compiler allocates by it."""
+    weight = torch.nn.Parameter(torch.randn(5, 3))
+
+    @outputs(1)
+    def product(x):
+        return (torch.tanh(x @ weight),)
+
+    seen = []
+
+    def backward_compiler(gm, _inputs):
+        seen.append(gm)
+        return aot_autograd.make_boxed_func(gm.forward)
+
+    x = torch.randn(6, 5, requires_grad=True)
+    gm, sizes, environment = captured(product, [x], ["rows"])
+    call = aot_autograd.aot_module_simplified(
+        gm,
+        [*sizes, x],
+        fw_compiler=lambda gm, _inputs: aot_autograd.make_boxed_func(gm.forward),
+        bw_compiler=backward_compiler,
+    )
+    environment.freeze()
+    for rows in (6, 4):
+        x = torch.randn(rows, 5, requires_grad=True)
+        (result,) = call([rows, x])
+        result.sum().backward()
+        torch.testing.assert_close(x.grad, (1 - result.detach() ** 2) @ weight.detach().T)
+    (backward,) = seen
+    values = [node.meta["val"] for node in backward.graph.nodes if node.op == "placeholder"]
+    assert any(isinstance(value, torch.SymInt) for value in values)

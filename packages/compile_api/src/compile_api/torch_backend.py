@@ -1,9 +1,9 @@
 """Our stages below torch's own capture: `torch.compile(model, backend="compile_api")`.
 
-In: the graph that torch captured. Out: a callable that compiles when it is first called, for the
-inputs it is called with, and once more for inputs of other shapes or types. torch's capture may hand
-the same graph inputs of several sizes (its symbolic sizes arrive here as plain ints); each set of
-shapes has its own compiled form, so that no size is ever assumed.
+In: the graph that torch captured. Out: a callable. Where torch's sizes vary, the graph is compiled at once with
+symbolic sizes of ours, and what was assumed of them is asked of torch's, so that torch guards it and captures
+anew when it no longer holds (`torch_sizes`). What can't be translated so is compiled when it is first called, for
+those inputs, and once more for inputs of other shapes or types: no size is ever assumed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import torch
 
 from compile_api import wiring
 from compile_api.options import resolve
+from compile_api.torch_sizes import translate
 from compile_api.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch.fx import GraphModule
+
+    from compile_api.torch_sizes import Translation
 
 __all__ = ["compile_graph"]
 
@@ -60,9 +63,38 @@ class _PerShape:
         return compiled(list(inputs)) if getattr(compiled, "boxed", False) else compiled(*inputs)
 
 
+class _Symbolic:
+    """One compiled form for all sizes that torch's guards let through."""
+
+    def __init__(
+        self, translation: Translation, compiled: Callable[..., Any], other: Callable[..., Any]
+    ) -> None:
+        self._arranged = translation.arranged
+        self._compiled = compiled
+        self._boxed = bool(getattr(compiled, "boxed", False))
+        self._other = other
+        self._shared = _shared_memory(translation.inputs)
+
+    def __call__(self, *inputs: Any) -> Any:
+        arguments = self._arranged(inputs)
+        if _shared_memory(arguments) != self._shared:  # torch doesn't guard it for a backend
+            return self._other(*inputs)
+        return self._compiled(arguments) if self._boxed else self._compiled(*arguments)
+
+
+def _shared_memory(inputs: Sequence[Any]) -> list[int]:
+    """For each tensor that isn't a parameter the first that lies in the same storage."""
+    first: dict[int, int] = {}
+    return [
+        first.setdefault(value.untyped_storage().data_ptr(), position)
+        for position, value in enumerate(inputs)
+        if type(value) is torch.Tensor and value.layout is torch.strided and value.numel()
+    ]
+
+
 def compile_graph(
     graph: GraphModule,
-    _example_inputs: Sequence[Any],
+    example_inputs: Sequence[Any],
     *,
     mode: str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -71,8 +103,14 @@ def compile_graph(
 
     Args:
         graph: as torch hands it to a backend.
-        _example_inputs: torch's stand-ins; not used, the first call has the real inputs.
+        example_inputs: the inputs of the call that torch captures, symbolic sizes among them.
         mode: as for `compile_api.compile`.
         options: as for `compile_api.compile`.
     """
-    return _PerShape(graph, wiring.inductor(resolve(mode, options), Watch()))
+    backend = wiring.inductor(resolve(mode, options), Watch())
+    each = _PerShape(graph, backend)
+    translation = translate(graph, example_inputs)
+    if translation is None:
+        return each
+    compiled = backend(translation.graph, translation.inputs)
+    return _Symbolic(translation, compiled, each) if translation.ask() else each

@@ -17,6 +17,7 @@ from torch import fx
 from aot_autograd.errors import PartitionError
 from aot_autograd.graph import DeferredModule
 from primtorch.fake import FakeTensor
+from primtorch.symbolic import expression_of, free_symbols
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -92,11 +93,38 @@ def split(joint: fx.GraphModule, forward_outputs: int, saved: Iterable[fx.Node])
     needed, order = _backward_order(joint, gradients, wanted, late)
     # Seeds always cross: gradients of gradients run the forward again with the same numbers.
     wanted.update(dict.fromkeys(node for node in joint.graph.nodes if draws_seed(node)))
+    sizes = _sizes_of(joint, (*order, *(node for node in wanted if node in needed)))
+    wanted.update(dict.fromkeys(sizes))
+    needed |= sizes
     crossing = [node for node in wanted if node in needed or draws_seed(node)]
     crossing.sort(key=lambda node: isinstance(node.meta["val"], FakeTensor))
     forward, positions = _forward_graph(joint, results, crossing, mutated, late)
     backward = _backward_graph(joint, gradients, crossing, order)
     return Partition(forward, backward, tuple(positions))
+
+
+def _sizes_of(joint: fx.GraphModule, backward: Iterable[fx.Node]) -> set[fx.Node]:
+    """The size placeholders whose symbols are in the shapes of the backward's values.
+
+    No node need read them, but whoever compiles the backward allocates by those shapes.
+    """
+    holders: dict[object, fx.Node] = {}
+    for node in joint.graph.nodes:
+        if node.op != "placeholder":
+            break
+        if isinstance(node.meta["val"], torch.SymInt):
+            holders[expression_of(node.meta["val"])] = node
+    if not holders:
+        return set()
+    tangents = [node for node in joint.graph.nodes if node.op == "placeholder" and is_tangent(node)]
+    found: set[fx.Node] = set()
+    for node in (*backward, *tangents):
+        value = node.meta["val"]
+        for item in value if isinstance(value, (tuple, list)) else (value,):
+            if isinstance(item, FakeTensor):
+                for size in (*item.meta.shape, *item.meta.stride):
+                    found.update(holders[s] for s in free_symbols(size) if s in holders)
+    return found
 
 
 def _backward_order(
