@@ -10,6 +10,7 @@ same object from the same frame.
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import CellType, FunctionType
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from dynamo.bytecode import Instruction
 
 __all__ = [
+    "OVER_CONTAINERS",
+    "AheadSource",
     "ArraySource",
     "AttributeSource",
     "ClosureSource",
@@ -39,6 +42,7 @@ __all__ = [
     "LocalSource",
     "ModuleMemberSource",
     "Namespace",
+    "ReferentSource",
     "Scope",
     "SizeSource",
     "Source",
@@ -50,6 +54,7 @@ __all__ = [
     "load_instructions",
     "normalized",
     "root_of",
+    "twin_of",
     "value",
 ]
 
@@ -318,6 +323,33 @@ class ArraySource(_Path):
         return f"torch.from_numpy({self.base.name()})"
 
 
+@dataclass(frozen=True, slots=True)
+class AheadSource(_Path):
+    """What the iterator `base` gives after `index` others; it is not advanced by looking."""
+
+    base: Source
+    index: int
+
+    __hash__ = _Path.__hash__
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return f"next({self.base.name()})" + (f" after {self.index}" if self.index else "")
+
+
+@dataclass(frozen=True, slots=True)
+class ReferentSource(_Path):
+    """What the weak reference `base` refers to; None once that is gone."""
+
+    base: Source
+
+    __hash__ = _Path.__hash__
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return f"{self.base.name()}()"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ConstantSource:
     """An object that capture holds itself; equal to another holder of the same object."""
@@ -352,6 +384,8 @@ Source = (
     | StrideSource
     | StorageOffsetSource
     | ArraySource
+    | AheadSource
+    | ReferentSource
     | ConstantSource
 )
 
@@ -441,6 +475,10 @@ def value(source: Source, scope: Scope) -> Any:  # one case per kind of source
             return value(base, scope).storage_offset()
         case ArraySource(base):
             return array_as_tensor(value(base, scope))
+        case AheadSource(base, index):
+            return ahead(value(base, scope), index)
+        case ReferentSource(base):
+            return value(base, scope)()
         case ConstantSource(held, _):
             return held
         case _:
@@ -478,6 +516,44 @@ def element(container: Any, index: int) -> Any:
         IndexError: there is none.
     """
     for found in islice(iter(container), index, None):
+        return found
+    raise IndexError(index)
+
+
+_EMPTY: tuple[Any, ...] = ([], (), "", b"", range(0), {}, {}.values(), {}.items(), set())
+OVER_CONTAINERS: frozenset[type] = frozenset(type(iter(container)) for container in _EMPTY) | {
+    type(reversed([])),
+    type(iter(range(1 << 70))),
+    type(iter("\u1234")),
+}
+
+
+def twin_of(iterator: Any) -> Any:
+    """An iterator that gives what a builtin one over containers will give; that stays as it is.
+
+    Raises:
+        TypeError: what this iterator gives can't be told without taking it.
+    """
+    kind = type(iterator)
+    if kind in OVER_CONTAINERS:
+        return copy.copy(iterator)
+    if kind is zip:
+        reduced = iterator.__reduce__()
+        if len(reduced) == 2:  # strict ones keep their mode as a state
+            return zip(*map(twin_of, reduced[1]), strict=False)
+    elif kind is enumerate:
+        inner, number = iterator.__reduce__()[1]
+        return enumerate(twin_of(inner), number)
+    raise TypeError(f"a {kind.__name__} can't be read ahead")
+
+
+def ahead(iterator: Any, index: int) -> Any:
+    """What an iterator gives after `index` others.
+
+    Raises:
+        IndexError: it ends before.
+    """
+    for found in islice(twin_of(iterator), index, None):
         return found
     raise IndexError(index)
 
@@ -548,6 +624,10 @@ def load_instructions(source: Source) -> list[Instruction]:
             return _method(base, "storage_offset")
         case ArraySource(base):
             return _applied(array_as_tensor, base)
+        case AheadSource(base, index):
+            return _applied(ahead, base, index)
+        case ReferentSource(base):
+            return build.call(load_instructions(base))
         case ConstantSource(held, _):
             return [build.load_const(held)]
         case _:

@@ -8,8 +8,10 @@ container is changed in place and keeps its identity.
 from __future__ import annotations
 
 import collections
+import contextlib
 from typing import TYPE_CHECKING, Any
 
+from dynamo.values.iterators import advance_original
 from dynamo.values.shadows import DELETED, same, snapshot
 
 if TYPE_CHECKING:
@@ -34,6 +36,16 @@ def emit_effects(emitter: Emitter) -> None:
             pending.append(f"del {target}[{name!r}]")
         else:
             pending.append(f"{target}[{name!r}] = {emitter.value(value)}")
+    for owner, member, value in session.slot_writes.values():
+        slot = emitter.constant(member)
+        if value is DELETED:
+            pending.append(f"{emitter.constant(_empty)}({slot}, {emitter.value(owner)})")
+        else:
+            pending.append(f"{slot}.__set__({emitter.value(owner)}, {emitter.value(value)})")
+    for iterator in session.ahead.values():
+        if iterator.taken or iterator.exhausted:
+            taken = f"{emitter.source(iterator.source)}, {iterator.taken}, {iterator.exhausted}"
+            pending.append(f"{emitter.constant(advance_original)}({taken})")
     for tensor in session.recorder.cleared:
         pending.append(f"{emitter.value(tensor)}.grad = None")
     for source, contents in session.changed_cells():
@@ -45,6 +57,12 @@ def emit_effects(emitter: Emitter) -> None:
     for variable, value in session.state_writes.values():
         pending.append(f"{emitter.constant(variable)}.set({emitter.value(value)})")
     emitter.lines.extend(pending)
+
+
+def _empty(member: Any, owner: Any) -> None:
+    """Delete a slot that may have been empty all along."""
+    with contextlib.suppress(AttributeError):
+        member.__delete__(owner)
 
 
 def _container(emitter: Emitter, shadow: Shadow, pending: list[str]) -> None:

@@ -12,11 +12,13 @@ import collections
 import enum
 import functools
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from dynamo.emit.generators import emit_generator
 from dynamo.source import ConstantSource
 from dynamo.values.arrays import TracedArray
 from dynamo.values.generators import TracedCallable, TracedGenerator
@@ -251,8 +253,18 @@ class Emitter:
             return self.value(value.function)
         if kind is UserIterator:
             return self.value(value.inner)
-        if isinstance(value, TracedGenerator | SequenceIterator | super):
-            raise CannotReconstruct(f"a suspended {kind.__name__}")
+        if kind is SequenceIterator:
+            name = self._remember(value, self._fresh(f"iter({self.value(value.inner)})"))
+            self.line(f"{name}.__setstate__({value.index})")
+            return name
+        if kind is TracedGenerator:
+            return self._remember(value, emit_generator(self, value))
+        if kind is super:
+            raise CannotReconstruct("a super object")
+        if kind is weakref.ref:
+            return self._remember(
+                value, self._fresh(f"{self.constant(weakref.ref)}({self.value(value())})")
+            )
         if isinstance(value, collections.deque | collections.defaultdict) and kind in (
             collections.deque,
             collections.defaultdict,

@@ -27,6 +27,7 @@ from dynamo.guards.kinds import (
     storage_pattern,
 )
 from dynamo.source import (
+    AheadSource,
     ArraySource,
     AttributeSource,
     ClosureSource,
@@ -39,11 +40,13 @@ from dynamo.source import (
     LengthSource,
     LocalSource,
     ModuleMemberSource,
+    ReferentSource,
     SizeSource,
     Source,
     StorageOffsetSource,
     StrideSource,
     TypeSource,
+    ahead,
     array_as_tensor,
     base_of,
     element,
@@ -157,6 +160,10 @@ class _Lowering:
                 step("LOAD_OFFSET")
             case ArraySource():
                 step("LOAD_ELEMENT", operand=array_as_tensor)
+            case AheadSource(_, index):
+                step("LOAD_ELEMENT", operand=ahead, number=index)
+            case ReferentSource():
+                step("LOAD_ELEMENT", operand=_referent)
             case ModuleMemberSource():
                 raise AssertionError("module members are spelled out by `normalized`")
             case _:
@@ -252,6 +259,10 @@ class _Lowering:
         registers = tuple(self.load(size_sources[symbol]) for symbol in symbols)
         holds = partial(_holds_over, predicate, symbols)
         self.step("CHECK_CALL_MANY", operand=holds, data=registers)
+
+
+def _referent(reference: Any, _: int) -> Any:
+    return reference()
 
 
 def _holds_over(predicate: Any, symbols: tuple[Any, ...], values: list[Any]) -> bool:

@@ -27,6 +27,7 @@ from dynamo.source import (
 )
 from dynamo.values.arrays import TracedArray
 from dynamo.values.generators import TracedCallable, TracedGenerator
+from dynamo.values.iterators import AheadIterator
 from dynamo.values.shadows import DELETED, Lazy
 from dynamo.values.wrap import CONSTANTS, wrap
 from primtorch.fake import FakeTensor
@@ -46,6 +47,7 @@ __all__ = [
     "load",
     "load_method",
     "load_special",
+    "read_slot",
     "register_loader",
     "special",
     "store",
@@ -90,7 +92,8 @@ def load_method(machine: Machine, owner: Any, name: str) -> tuple[Any, Any]:
     if (
         type(value) is types.MethodType
         and machine.session.source_of(value) is None
-        and type(value.__self__) is not FakeTensor  # its methods belong to the real tensor's class
+        # their methods belong to another class for the program
+        and type(value.__self__) not in (FakeTensor, TracedGenerator, AheadIterator)
     ):
         return value.__func__, value.__self__
     return value, NULL
@@ -300,7 +303,7 @@ def generic_load(machine: Machine, owner: Any, cls: type, name: str) -> Any:
         session.guard_class_attribute(cls, name, found)
         return _property(machine, owner, found, name)
     if found is not MISSING and kind in _NATIVE_DESCRIPTORS:
-        return _native_member(session, owner, name)
+        return read_slot(session, owner, name)
     if found is not MISSING and kind is not _FUNCTION and _has_data_descriptor(kind):
         return _descriptor(machine, owner, cls, found, name)
     value = _own(session, owner, name)
@@ -335,10 +338,17 @@ def _property(machine: Machine, owner: Any, found: property, name: str) -> Any:
         return MISSING
 
 
-def _native_member(session: Session, owner: Any, name: str) -> Any:
+def read_slot(session: Session, owner: Any, name: str) -> Any:
+    """An attribute that C code keeps: in a slot, or computed; MISSING if the slot is empty."""
     source = session.source_of(owner)
     if source is None or session.is_created(owner):
-        return session.resolve(getattr(owner, name))
+        try:
+            return session.resolve(getattr(owner, name))
+        except AttributeError:
+            return MISSING
+    if session.slot_writes and (id(owner), name) in session.slot_writes:
+        value = session.slot_writes[id(owner), name][2]
+        return MISSING if value is DELETED else value
     written = session.instance_dicts.get(id(owner))
     if written is not None and name in written.copy:
         return session.resolve(written.copy[name])
@@ -501,9 +511,12 @@ def generic_store(machine: Machine, owner: Any, name: str, value: Any) -> None:
             if session.source_of(owner) is None or session.is_created(owner):
                 object.__setattr__(owner, name, value)
                 return
-            raise GraphBreak(
-                BreakReason.UNSUPPORTED_MUTATION, f"the slot {cls.__qualname__}.{name} is changed"
-            )
+            if kind is not types.MemberDescriptorType:
+                raise GraphBreak(
+                    BreakReason.UNSUPPORTED_MUTATION, f"{cls.__qualname__}.{name} is changed"
+                )
+            session.slot_writes[id(owner), name] = (owner, found, value)
+            return
         setter = class_attribute(kind, "__set__")
         if type(setter) is _FUNCTION:
             calls.call(machine, setter, (found, owner, value), {})
@@ -554,10 +567,15 @@ def generic_delete(machine: Machine, owner: Any, name: str) -> None:
         calls.call(machine, found.fdel, (owner,), {})
         return
     if type(found) in _NATIVE_DESCRIPTORS:
-        if session.source_of(owner) is None:
+        if session.source_of(owner) is None or session.is_created(owner):
             object.__delattr__(owner, name)
             return
-        raise GraphBreak(BreakReason.UNSUPPORTED_MUTATION, f"the slot {name} is deleted")
+        if type(found) is not types.MemberDescriptorType:
+            raise GraphBreak(BreakReason.UNSUPPORTED_MUTATION, f"the attribute {name} is deleted")
+        if read_slot(session, owner, name) is MISSING:
+            raise AttributeError(name)
+        session.slot_writes[id(owner), name] = (owner, found, DELETED)
+        return
     own = session.instance_dict(owner)
     if name not in own:
         raise AttributeError(f"'{type(owner).__name__}' object has no attribute '{name}'")
@@ -579,6 +597,7 @@ _NATIVE_TYPES: tuple[type, ...] = (
     types.CodeType,
     TracedGenerator,
     TracedCallable,
+    AheadIterator,
 )
 _LOADERS: dict[type, Callable[[Any, Any, str], Any]] = {
     **dict.fromkeys(_NATIVE_TYPES, _native),

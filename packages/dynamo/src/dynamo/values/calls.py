@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import operator
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,9 +18,10 @@ import torch
 from dynamo._torch import module_initialiser
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
-from dynamo.source import ConstantSource
+from dynamo.source import ConstantSource, ReferentSource
 from dynamo.values import attributes, modules, operators
-from dynamo.values.generators import TracedCallable
+from dynamo.values.generators import TracedCallable, TracedGenerator
+from dynamo.values.iterators import AheadIterator
 from dynamo.values.native import call_native
 from dynamo.values.numpy_values import call_dispatcher, is_dispatcher
 from dynamo.values.rules import RULES, type_of
@@ -53,6 +55,8 @@ _REGION_MODULES = frozenset(
         "torch.profiler.profiler",
     }
 )
+# Their methods are the interpreter's own.
+_STAND_INS = (TracedGenerator, AheadIterator, operators.UserIterator, operators.SequenceIterator)
 _MARKS = (
     "_torchdynamo_disable",
     "_dynamo_disable",
@@ -81,6 +85,8 @@ def call(
     if kind is types.FunctionType:
         return _function(machine, function, args, kwargs, resumable=resumable)
     if kind is types.MethodType:
+        if type(function.__self__) in _STAND_INS:
+            return function(*args, **kwargs)
         return call(
             machine, function.__func__, (function.__self__, *args), kwargs, resumable=resumable
         )
@@ -228,6 +234,8 @@ def _object(
     kind = type(function)
     if is_dispatcher(function):
         return call_dispatcher(machine, function, args, kwargs)
+    if kind is weakref.ref and not args and not kwargs:
+        return _referent(machine, function)
     wrapped = getattr(function, "__wrapped__", None)
     if isinstance(function, functools._lru_cache_wrapper):
         if _known_outside(machine, function, args, kwargs):
@@ -257,6 +265,14 @@ def _object(
     if isinstance(bound, types.MethodType):
         return call(machine, bound, args, kwargs, resumable=resumable)
     return call_native(machine, function, args, kwargs)
+
+
+def _referent(machine: Machine, reference: Any) -> Any:
+    """What a weak reference refers to; one from outside is the same object in every call that fits."""
+    session = machine.session
+    if session.is_created(reference):
+        return reference()
+    return session.wrap(reference(), ReferentSource(session.known_source(reference)))
 
 
 def _known_outside(

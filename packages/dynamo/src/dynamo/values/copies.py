@@ -2,7 +2,7 @@
 """`copy.copy` and `copy.deepcopy`, by Python's protocol on the interpreter's values.
 
 Containers and plain objects are copied here; a class's own `__copy__`, `__deepcopy__` is interpreted. Objects that
-describe their state otherwise (`__reduce__`), and tensors copied deeply, are graph breaks.
+describe their state otherwise (`__reduce__`), and leaves and views copied deeply, are graph breaks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import collections
 import copy
 import types
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.values import attributes, calls, operators
@@ -59,11 +61,12 @@ def deep_copy(machine: Machine, value: Any, memo: dict[Any, Any]) -> Any:
     """`copy.deepcopy(value, memo)`."""
     if is_constant(value) or isinstance(value, _SHARED):
         return value
-    if isinstance(value, FakeTensor):
-        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a tensor is copied deeply")
     known = memo.get(id(value))
     if known is not None:
         return known
+    if isinstance(value, FakeTensor):
+        made = memo[id(value)] = _tensor(machine, value, memo)
+        return made
     if type(value) is TracedArray:
         made = memo[id(value)] = shallow_copy(machine, value)
         return made
@@ -77,6 +80,21 @@ def deep_copy(machine: Machine, value: Any, memo: dict[Any, Any]) -> Any:
     made = memo[id(value)] = _empty(machine, value)
     machine.session.keep(value)
     return _fill(machine, value, made, lambda item: deep_copy(machine, item, memo))
+
+
+def _tensor(machine: Machine, value: Any, memo: dict[Any, Any]) -> Any:
+    """A clone, where that is all that copying the whole storage means."""
+    session = machine.session
+    real = session.reals.get(id(value))
+    memory = ("<memory>", id(value.storage))
+    plain = (real is None or type(real) is torch.Tensor) and not value.requires_grad
+    if not plain or memory in memo or not value.is_contiguous() or value.storage_offset() != 0:
+        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a tensor is copied deeply")
+    if session.recorder.tensor_attributes.get(id(value)) or getattr(real, "__dict__", None):
+        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a tensor with attributes is copied deeply")
+    memo[memory] = True
+    session.keep(value)
+    return torch.clone(value)
 
 
 def _empty(machine: Machine, value: Any) -> Any:
@@ -125,4 +143,19 @@ def _fill(machine: Machine, value: Any, made: Any, copied: Any) -> Any:
         own = session.instance_dict(value)
         for name, item in own.items():
             made.__dict__[name] = copied(session.resolve(item))
+    for name, member in _slots(type(value)):
+        item = attributes.read_slot(session, value, name)
+        if item is not attributes.MISSING:
+            member.__set__(made, copied(item))
     return made
+
+
+def _slots(kind: type) -> list[tuple[str, Any]]:
+    """The slots that the classes of the program gave an object."""
+    return [
+        (name, member)
+        for base in kind.__mro__
+        if base.__flags__ & (1 << 9)
+        for name, member in vars(base).items()
+        if isinstance(member, types.MemberDescriptorType)
+    ]

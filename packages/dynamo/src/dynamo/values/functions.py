@@ -240,14 +240,16 @@ def outside_now(session: Session) -> list[list[Any]]:
     seen.append([value for _, value in session.global_writes.values()])
     seen.append([value for _, value in session.state_writes.values()])
     seen.append([value for _, value in session.changed_cells()])
+    seen.append([value for _, _, value in session.slot_writes.values()])
+    seen.append([found.taken for found in session.ahead.values() if found.taken])
     return seen
 
 
 def is_unchanged(before: list[list[Any]], after: list[list[Any]]) -> bool:
     """Whether nothing changed; containers that were first read in between count as unchanged."""
-    count = len(before) - 3
+    count = len(before) - 5
     pairs = [*zip(before[:count], after[:count], strict=True),
-             *zip(before[-3:], after[-3:], strict=True)]  # fmt: skip
+             *zip(before[-5:], after[-5:], strict=True)]  # fmt: skip
     return all(len(a) == len(b) and all(map(_alike, a, b)) for a, b in pairs)
 
 

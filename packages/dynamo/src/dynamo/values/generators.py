@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dynamo.machine.versions import PY312
+
 if TYPE_CHECKING:
     from dynamo.machine.frame import Frame
     from dynamo.machine.interpreter import Machine
@@ -78,6 +80,12 @@ class TracedGenerator:
         self.running = True
         frame.module_path = machine.frames[-1].module_path if machine.frames else None
         try:
+            if error is not None:
+                inner = self._delegate()
+                if inner is not None:
+                    found, error = self._thrown_on(inner, error)
+                    if error is None and self.suspended:
+                        return found
             if error is not None and not machine._handle(frame, error):
                 self.finished = True
                 raise error  # noqa: TRY301 - into the consumer
@@ -94,6 +102,48 @@ class TracedGenerator:
             return value
         self.finished = True
         raise StopIteration(value)
+
+    def _delegate(self) -> Any:
+        """What a `yield from` at which the frame waits delegates to; else None."""
+        op = self.frame.ops[self.frame.pc]
+        waits = op.name == "RESUME" and op.arg & 3 == _AFTER_YIELD_FROM
+        return self.frame.stack[-1] if waits else None
+
+    def _thrown_on(self, inner: Any, error: BaseException) -> tuple[Any, BaseException | None]:
+        """Raise in what is delegated to first: what it yields (then `suspended`), or an error for the frame."""
+        from dynamo.values import attributes, calls
+
+        machine, frame = self.machine, self.frame
+        name = "close" if isinstance(error, GeneratorExit) else "throw"
+        try:
+            method = (
+                getattr(inner, name)
+                if type(inner) is TracedGenerator
+                else attributes.load(machine, inner, name)
+            )
+        except AttributeError:
+            return None, error
+        try:
+            value = calls.call(machine, method, () if name == "close" else (error,), {})
+        except StopIteration as stop:
+            if name == "close":
+                raise
+            frame.pc = frame.ops[frame.pc + 1].target  # back to SEND, whose end is where it goes on
+            if PY312:
+                frame.stack.append(stop.value)
+            else:
+                frame.stack[-1] = stop.value
+            frame.pc = frame.ops[frame.pc].target
+            return None, None
+        except Exception as raised:  # noqa: BLE001 - the program's own, to be handled in the frame
+            return None, raised
+        if name == "close":
+            return None, error
+        self.suspended = True
+        return value, None
+
+
+_AFTER_YIELD_FROM = 2
 
 
 class TracedCallable:

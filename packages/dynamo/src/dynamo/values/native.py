@@ -19,6 +19,7 @@ from dynamo.errors import BreakReason, GraphBreak
 from dynamo.values import operators
 from dynamo.values.attributes import special
 from dynamo.values.generators import TracedCallable, TracedGenerator
+from dynamo.values.iterators import AheadIterator
 from dynamo.values.shadows import Lazy
 from dynamo.values.wrap import CONSTANTS, is_constant
 from primtorch.fake import FakeTensor
@@ -60,7 +61,7 @@ _KEYLESS = frozenset({"get", "__getitem__", "__contains__"})
 _TEXTS = (str, bytes, int, float, complex, bool, bytearray, range, slice)
 _ITERATOR_TYPES: tuple[type, ...] = (
     zip, map, filter, enumerate, reversed, type(iter([])), type(iter(())), type(iter({})),
-    type(iter({}.values())), type(iter({}.items())), type(iter(range(0))), type(iter(set())),
+    AheadIterator, type(iter({}.values())), type(iter({}.items())), type(iter(range(0))), type(iter(set())),
     type({}.keys()), type({}.values()), type({}.items()), TracedGenerator, operators.UserIterator,
     operators.SequenceIterator, type(iter("")), type(reversed([])),
     type(collections.OrderedDict().keys()), type(collections.OrderedDict().values()),

@@ -16,6 +16,7 @@ from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import GuardKind
 from dynamo.values.attributes import special
 from dynamo.values.generators import TracedGenerator
+from dynamo.values.iterators import AheadIterator
 from dynamo.values.shadows import Lazy
 from dynamo.values.wrap import CONSTANTS
 from primtorch.fake import FakeTensor
@@ -555,7 +556,7 @@ class SequenceIterator:
 def get_iterator(machine: Machine, value: Any) -> Any:
     """`iter(value)`; always an object that `advance` and C code can drive."""
     kind = type(value)
-    if kind is list or kind is tuple or kind is TracedGenerator:
+    if kind is list or kind is tuple or kind is TracedGenerator or kind is AheadIterator:
         return iter(value)
     if isinstance(value, FakeTensor):
         return iter(machine.session.recorder.unbind(value))
@@ -564,7 +565,7 @@ def get_iterator(machine: Machine, value: Any) -> Any:
         machine.session.guard_class_attribute(kind, "__iter__", method)
         iterator = _call(machine, method, value)
         if special(type(iterator), "__next__") is not None and not isinstance(
-            iterator, UserIterator | SequenceIterator | TracedGenerator
+            iterator, UserIterator | SequenceIterator | TracedGenerator | AheadIterator
         ):
             return UserIterator(machine, iterator)
         return iterator
@@ -586,7 +587,7 @@ def advance(machine: Machine, iterator: Any) -> Any:
     """`next(iterator)`."""
     machine.session.check_iterator(iterator)
     if special(type(iterator), "__next__") is not None and not isinstance(
-        iterator, UserIterator | SequenceIterator | TracedGenerator
+        iterator, UserIterator | SequenceIterator | TracedGenerator | AheadIterator
     ):
         return UserIterator(machine, iterator).__next__()
     value = iterator.__next__()

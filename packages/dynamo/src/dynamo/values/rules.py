@@ -15,6 +15,7 @@ import inspect
 import operator
 import types
 import typing
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,6 +24,7 @@ from dynamo.errors import BreakReason, GraphBreak
 from dynamo.values import attributes, operators
 from dynamo.values.arrays import TracedArray, type_of_array
 from dynamo.values.attributes import MISSING, special
+from dynamo.values.iterators import AheadIterator
 from dynamo.values.wrap import CONSTANTS
 from primtorch.fake import FakeTensor
 
@@ -66,6 +68,8 @@ def type_of(machine: Machine, value: Any) -> type:
         return type(real) if real is not None else torch.Tensor
     if kind is TracedArray:
         return type_of_array(value)
+    if kind is AheadIterator:
+        return type(value.original)
     if kind.__module__.startswith("dynamo.values") or kind.__module__.startswith("dynamo.machine"):
         return types.GeneratorType
     if kind is torch.SymInt:
@@ -364,6 +368,16 @@ def _number(cls: type, name: str) -> None:
 
 _number(int, "__int__")
 _number(float, "__float__")
+
+
+@rule(weakref.ref)
+def _weak_reference(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if len(args) != 1 or args[0] is None:
+        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a weak reference with a callback is made")
+    target = args[0]
+    if isinstance(target, FakeTensor) or machine.session.shadows_by_copy.get(id(target)):
+        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a weak reference to a tensor is made")
+    return machine.session.created(weakref.ref(target))
 
 
 @rule(len)

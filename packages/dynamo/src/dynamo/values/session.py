@@ -59,6 +59,7 @@ class Session:
         "_globals",
         "_keep",
         "_namespaces",
+        "ahead",
         "attribute_memo",
         "copied_arrays",
         "fakes",
@@ -75,6 +76,7 @@ class Session:
         "recorder",
         "shadows",
         "shadows_by_copy",
+        "slot_writes",
         "sources",
         "state_writes",
     )
@@ -90,6 +92,8 @@ class Session:
         self.fakes: dict[int, Any] = {}
         self.copied_arrays: list[Any] = []  # memory that also a copy stands for: `a[::-1]`
         self.outside_iterators: set[int] = set()
+        self.ahead: dict[int, Any] = {}  # stand-ins for iterators that can be read ahead
+        self.slot_writes: dict[tuple[int, str], tuple[Any, Any, Any]] = {}
         self.numbers: dict[Source, Any] = {}
         self.reals: dict[int, Any] = {}
         self.global_writes: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}

@@ -16,8 +16,16 @@ import numpy as np
 import torch
 
 from dynamo.guards import GuardKind
-from dynamo.source import AttributeSource, ConstantSource, DictKeySource, ItemSource, LocalSource
+from dynamo.source import (
+    OVER_CONTAINERS,
+    AttributeSource,
+    ConstantSource,
+    DictKeySource,
+    ItemSource,
+    LocalSource,
+)
 from dynamo.values.arrays import array_from_outside
+from dynamo.values.iterators import iterator_from_outside
 from dynamo.values.shadows import Lazy
 
 if TYPE_CHECKING:
@@ -114,6 +122,8 @@ def guard_new_object(session: Session, value: Any, source: Source) -> Any:
     if isinstance(value, np.ndarray):
         raise session.refuse(f"{source.name()} is a {type(value).__name__} of numpy")
     if not type(value).__flags__ & _HEAP_TYPE:
+        if hasattr(type(value), "__next__"):
+            return _opaque_iterator(session, value, source)
         session.guard(GuardKind.IDENTITY, source, value)
         session.remember(value, source)
         return value
@@ -341,6 +351,12 @@ def _opaque_iterator(session: Session, value: Any, source: Source) -> Any:
     if found is not None:
         _same_object(session, found, source)
         return value
+    known = session.ahead.get(id(value))
+    if known is not None:
+        _same_object(session, known.source, source)
+        return known
+    if (made := iterator_from_outside(session, value, source)) is not None:
+        return made
     session.guard(GuardKind.TYPE, source, type(value))
     session.remember(value, source)
     session.outside_iterators.add(id(value))
@@ -381,8 +397,5 @@ _WRAPPERS: dict[type, Callable[[Any, Any, Any], Any]] = {
     map: _opaque_iterator,
     filter: _opaque_iterator,
     enumerate: _opaque_iterator,
-    type(iter([])): _opaque_iterator,
-    type(iter(())): _opaque_iterator,
-    type(iter(range(0))): _opaque_iterator,
-    type(iter({})): _opaque_iterator,
+    **dict.fromkeys(OVER_CONTAINERS, _opaque_iterator),
 }
