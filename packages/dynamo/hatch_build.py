@@ -20,7 +20,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 FOLDER = ROOT / "src" / "dynamo"
-SOURCES = ("_fast.c", "_guards.c", "_dispatch.c", "_hook.c")
+SOURCES = ("_fast.c", "_guards.c", "_trace.c", "_layout.c", "_dispatch.c", "_hook.c")
 SWITCH = "DYNAMO_NO_EXTENSION"  # set to build a pure wheel on purpose
 
 

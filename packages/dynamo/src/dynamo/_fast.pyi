@@ -11,13 +11,13 @@ class Program:
         steps: list[tuple[Any, ...]],
         registers: int,
         integers: int,
-        tables: int,
         inputs: tuple[int, ...],
         /,
     ) -> Self: ...
     def match(
         self, slots: tuple[Any, ...], function: FunctionType | None = None, /
     ) -> list[Any] | None: ...
+    def remembered(self) -> dict[str, int] | None: ...
     def time(
         self, slots: tuple[Any, ...], function: FunctionType | None, repeats: int, /
     ) -> float | None: ...

@@ -5,30 +5,13 @@
  * hold borrowed references as long as nothing but this file runs; before a step calls into Python
  * all of them become owned, so that nothing can be freed under them. A failing step ends the
  * program; an exception that a load raises means that the guard fails, as in the Python evaluator.
+ * After a success _trace.c records what it rested on; the next call is answered from there if that is
+ * all still so, and by the steps otherwise.
  */
-#include "_fast.h"
-
-#include <dlfcn.h>
-#include <string.h>
-
-typedef enum {
-    /* loads: register `into` from register `from`; LOAD_DICT and LOAD_TABLE look at a dict */
-    LOAD_ARGUMENT, LOAD_DICT, LOAD_TABLE, LOAD_KEY, LOAD_CLOSURE, LOAD_FUNCTION, LOAD_GLOBAL, LOAD_NAMESPACE, LOAD_CONSTANT,
-    LOAD_ATTRIBUTE, LOAD_ITEM, LOAD_ELEMENT, LOAD_TYPE, LOAD_LENGTH,
-    LOAD_SIZE, LOAD_STRIDE, LOAD_OFFSET,
-    /* integer loads: integer register `into` from register `from` */
-    INT_SIZE, INT_STRIDE, INT_OFFSET, INT_VALUE,
-    /* checks of register `from` */
-    CHECK_TYPE, CHECK_IDENTITY, CHECK_REFERENCE, CHECK_EQUAL, CHECK_TENSOR, CHECK_LENGTH,
-    CHECK_KEYS, CHECK_CONTAINS, CHECK_LACKS, CHECK_HAS_ATTRIBUTE, CHECK_LACKS_ATTRIBUTE,
-    CHECK_LACKS_OWN_ATTRIBUTE, CHECK_CLASS_ATTRIBUTE, CHECK_CODE, CHECK_NO_HOOKS, CHECK_SAME_OBJECT,
-    CHECK_DISTINCT, CHECK_STORAGES, CHECK_STATE, CHECK_EMPTY_TABLES, CHECK_SHAPE, CHECK_CALL,
-    CHECK_CALL_MANY,
-    OP_COUNT
-} Op;
+#include "_guards.h"
 
 static const char *const OP_NAMES[OP_COUNT] = {
-    "LOAD_ARGUMENT", "LOAD_DICT", "LOAD_TABLE", "LOAD_KEY", "LOAD_CLOSURE", "LOAD_FUNCTION", "LOAD_GLOBAL", "LOAD_NAMESPACE",
+    "LOAD_ARGUMENT", "LOAD_KEY", "LOAD_CLOSURE", "LOAD_FUNCTION", "LOAD_GLOBAL", "LOAD_NAMESPACE",
     "LOAD_CONSTANT", "LOAD_ATTRIBUTE", "LOAD_ITEM", "LOAD_ELEMENT",
     "LOAD_TYPE", "LOAD_LENGTH", "LOAD_SIZE", "LOAD_STRIDE", "LOAD_OFFSET", "INT_SIZE", "INT_STRIDE",
     "INT_OFFSET", "INT_VALUE", "CHECK_TYPE", "CHECK_IDENTITY", "CHECK_REFERENCE", "CHECK_EQUAL",
@@ -49,173 +32,20 @@ static const char *const POSTFIX_NAMES[X_COUNT] = {
     "MINIMUM", "EQUAL", "LESS", "NOT", "AND", "OR",
 };
 
-#define OPEN INT64_MIN /* a size or stride that a tensor check leaves open */
-
-typedef struct {
-    PyTypeObject *type;
-    uint64_t keys;
-    uint16_t dtype;
-    int8_t device_index;
-    int8_t requires_grad;
-    int8_t leaf; /* -1: not looked at */
-    int8_t has_strides;
-    int32_t dims;
-    int64_t sizes[]; /* then strides */
-} TensorSpec;
-
-typedef struct {
-    int32_t op;
-    int32_t from; /* register read; for roots unused */
-    int32_t into; /* register or integer register written; for checks a number of the operation */
-    int32_t number;
-    PyObject *operand;
-    PyObject *second;
-    void *data; /* TensorSpec, postfix code, register numbers, expected state; PyMem */
-    int32_t table;        /* number of the dict that the step looks into, or -1 */
-    PyObject *remembered; /* what LOAD_KEY found there, borrowed from the dict */
-} Step;
-
-/* A dict that steps look into. While its version is the one at the last success, all that was found
- * there is still there: no look-up is needed. Versions are unique in the process. */
-typedef struct {
-    int32_t from;          /* the register looked at */
-    int32_t own;           /* its own dict, else the value is the dict */
-    uint64_t version;      /* 0: unknown */
-    unsigned type_version; /* of the type of the object whose own dict it is; 0 for other dicts */
-    PyObject *hooks[4];    /* what CHECK_NO_HOOKS found, borrowed; NULL where absent */
-} Table;
-
-typedef struct {
-    PyObject_VAR_HEAD
-    Step *steps;
-    int32_t step_count;
-    int32_t registers;
-    int32_t integers;
-    int32_t input_count;
-    int32_t table_count;
-    int32_t *inputs;
-    Table *tables;
-} Program;
-
-/* ------------------------------------------------------------------ what calibration found out */
-
-static struct {
-    int ready;
-    int handle, keys, dtype, device_index, dims, sizes, strides, inline_dims, offset, storage;
-    int autograd; /* -1: unknown, always ask */
-    int (*requires_grad)(const void *);
-    PyTypeObject *tensor, *parameter;
-} layout;
-
-/* Functions of torch that tell the state of thread and process, in the order of state_names. */
-typedef enum {
-    S_GRAD, S_INFERENCE, S_AUTOCAST_CPU, S_AUTOCAST_CUDA, S_DTYPE_CPU, S_DTYPE_CUDA, S_CACHE,
-    S_DEFAULT_DTYPE, S_DETERMINISTIC, S_WARN_ONLY, S_FILL, S_PRECISION, S_THREADS,
-    S_LAYERS, S_OVERRIDES, S_FUNCTION_MODES, S_DISPATCH_MODES, S_COUNT
-} StateField;
-
-static struct {
-    int ready;
-    int (*plain_bool[2])(void);      /* grad mode, inference mode: return bool in al */
-    int (*autocast)(int8_t);
-    int8_t (*autocast_dtype)(int8_t);
-    int (*cache)(void);
-    int8_t (*default_dtype)(void);
-    void *context;
-    int (*context_bool[3])(void *);
-    int (*precision)(void *);
-    int (*threads)(void);
-    void *const *(*layers)(void);    /* a std::vector: begin, end */
-    int (*overrides)(void);
-    int64_t (*function_modes)(void);
-    int64_t (*dispatch_modes)(void);
-} state;
-
 static PyObject *same_constant;      /* dynamo.guards.kinds.same_constant */
-static PyObject *name_size, *name_stride, *name_offset, *name_code, *name_builtins;
-static PyObject *hook_tables[4];
-
-static inline char *impl_of(PyObject *tensor) {
-    return *(char **)((char *)tensor + layout.handle);
-}
-#define FIELD(impl, type, offset) (*(type *)((impl) + (offset)))
-
-static inline int is_plain_tensor(PyObject *value) {
-    return layout.ready && (Py_TYPE(value) == layout.tensor || Py_TYPE(value) == layout.parameter);
-}
-
-static inline void geometry(char *impl, int64_t *dims, const int64_t **sizes, const int64_t **strides) {
-    int64_t n = FIELD(impl, int64_t, layout.dims);
-    *dims = n;
-    if (LIKELY(n <= layout.inline_dims)) {
-        *sizes = &FIELD(impl, int64_t, layout.sizes);
-        *strides = &FIELD(impl, int64_t, layout.strides);
-    } else {
-        *sizes = FIELD(impl, int64_t *, layout.sizes);
-        *strides = *sizes + n;
-    }
-}
-
-static inline int requires_grad(char *impl) {
-    if (layout.autograd >= 0 && FIELD(impl, void *, layout.autograd) == NULL)
-        return 0;
-    return layout.requires_grad(impl) & 0xff;
-}
-
-static int tensor_holds(const TensorSpec *spec, PyObject *value) {
-    if (UNLIKELY(Py_TYPE(value) != spec->type))
-        return 0;
-    char *impl = impl_of(value);
-    if (UNLIKELY(impl == NULL))
-        return 0;
-    if (FIELD(impl, uint64_t, layout.keys) != spec->keys ||
-        FIELD(impl, uint16_t, layout.dtype) != spec->dtype ||
-        FIELD(impl, int8_t, layout.device_index) != spec->device_index)
-        return 0;
-    int64_t n;
-    const int64_t *sizes, *strides;
-    geometry(impl, &n, &sizes, &strides);
-    if (n != spec->dims)
-        return 0;
-    const int64_t *want = spec->sizes;
-    for (int64_t i = 0; i < n; i++)
-        if (sizes[i] != want[i] && want[i] != OPEN)
-            return 0;
-    if (spec->has_strides) {
-        want += n;
-        for (int64_t i = 0; i < n; i++)
-            if (strides[i] != want[i] && want[i] != OPEN)
-                return 0;
-    }
-    return requires_grad(impl) == spec->requires_grad;
-}
+static PyObject *name_size, *name_stride, *name_offset, *name_code;
+PyObject *name_builtins, *hook_tables[4];
 
 /* ------------------------------------------------------------------------------ evaluation state */
 
-typedef struct { /* a Table in this evaluation */
-    PyObject *dict; /* NULL: the object has none */
-    uint64_t version;
-    unsigned type_version;
-    unsigned stamp; /* `python_runs` when it was looked at */
-    int clean;      /* as it was at the last success */
-    int unsteady;   /* it changed during this evaluation */
-} Look;
-
-typedef struct {
-    PyObject **values;
-    unsigned char *owned;
-    int64_t *integers;
-    Look *looks;
-    int dirty;
-    int32_t loaded;
-    int any_owned;
-    int32_t kept; /* registers below are owned */
-    unsigned python_runs; /* how often Python may have run: dicts may have changed */
-} Registers;
-
-/* From here on Python may run: nothing that a register holds may be freed. */
-static void own_all(Registers *r) {
-    r->python_runs++;
+void own_all(Registers *r) {
+    if (r->live) {
+        for (int32_t i = 0; i < r->base; i++) {
+            Py_INCREF(r->values[i]);
+            r->owned[i] = 1;
+        }
+        r->live = 0;
+    }
     for (int32_t i = r->kept; i < r->loaded; i++)
         if (!r->owned[i]) {
             Py_INCREF(r->values[i]);
@@ -223,6 +53,14 @@ static void own_all(Registers *r) {
         }
     r->kept = r->loaded;
     r->any_owned = 1;
+}
+
+void disown_all(Registers *r) {
+    if (!r->any_owned)
+        return;
+    for (int32_t i = 0; i < r->loaded; i++)
+        if (r->owned[i])
+            Py_DECREF(r->values[i]);
 }
 
 static inline void put_borrowed(Registers *r, int32_t into, PyObject *value) {
@@ -251,7 +89,7 @@ static inline int truth(PyObject *result) { /* of a new reference; -1 with an ex
     return is_true;
 }
 
-static int equal_constant(Registers *r, PyObject *left, PyObject *right) {
+int equal_constant(Registers *r, PyObject *left, PyObject *right) {
     if (left == right)
         return 1;
     PyTypeObject *type = Py_TYPE(right);
@@ -283,8 +121,7 @@ static Py_ssize_t length_of(Registers *r, PyObject *value) {
     return PyObject_Size(value);
 }
 
-/* The instance's dict if it has one, borrowed; NULL (no exception) otherwise. */
-static inline PyObject *own_dict(PyObject *value) {
+PyObject *own_dict(PyObject *value) {
     PyObject **found = _PyObject_GetDictPtr(value);
     PyObject *dict = found == NULL ? NULL : *found;
     return dict != NULL && PyDict_Check(dict) ? dict : NULL;
@@ -373,35 +210,6 @@ static int shape_holds(const int64_t *code, int32_t length, const int64_t *sizes
     return top == 0 && stack[0] != 0;
 }
 
-/* ---------------------------------------------------------------------------------------- state */
-
-static void read_state(int64_t *now) {
-    now[S_GRAD] = state.plain_bool[0]() & 0xff;
-    now[S_INFERENCE] = state.plain_bool[1]() & 0xff;
-    for (int device = 0; device < 2; device++) {
-        int on = state.autocast((int8_t)device) & 0xff;
-        now[S_AUTOCAST_CPU + device] = on;
-        now[S_DTYPE_CPU + device] = on ? state.autocast_dtype((int8_t)device) : 0;
-    }
-    now[S_CACHE] = state.cache() & 0xff;
-    now[S_DEFAULT_DTYPE] = state.default_dtype();
-    for (int i = 0; i < 3; i++)
-        now[S_DETERMINISTIC + i] = state.context_bool[i](state.context) & 0xff;
-    now[S_PRECISION] = state.precision(state.context) & 0xff;
-    now[S_THREADS] = state.threads();
-    void *const *layers = state.layers();
-    now[S_LAYERS] = (char *)layers[1] - (char *)layers[0];
-    now[S_OVERRIDES] = state.overrides() & 0xff;
-    now[S_FUNCTION_MODES] = state.function_modes();
-    now[S_DISPATCH_MODES] = state.dispatch_modes();
-}
-
-static inline int state_holds(const int64_t *want) {
-    int64_t now[S_COUNT];
-    read_state(now);
-    return memcmp(now, want, sizeof now) == 0;
-}
-
 /* ------------------------------------------------------------------------------- several objects */
 
 /* Whether `count` pointers are pairwise different. -1 with an exception. */
@@ -488,14 +296,7 @@ static int storages_hold(Registers *r, const Step *step) {
     return holds;
 }
 
-/* --------------------------------------------------------------------------------------- tables */
-
-#if PY_VERSION_HEX < 0x030d0000
-#define VERSION(dict) (((PyDictObject *)(dict))->ma_version_tag)
-#else
-#define VERSION(dict) 0 /* stores into an instance no longer change it */
-#endif
-#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+/* ---------------------------------------------------------------------------------------- steps */
 
 static inline int has_plain_items(PyObject *value) { /* a dict whose [] is dict's */
     return PyDict_CheckExact(value) ||
@@ -503,68 +304,41 @@ static inline int has_plain_items(PyObject *value) { /* a dict whose [] is dict'
             Py_TYPE(value)->tp_as_mapping->mp_subscript == PyDict_Type.tp_as_mapping->mp_subscript);
 }
 
-static void look(Registers *r, const Table *tables, int32_t number) {
-    Look *at = &r->looks[number];
-    const Table *table = &tables[number];
-    PyObject *from = r->values[table->from];
-    if (table->own) {
-        at->dict = own_dict(from);
-        at->type_version = Py_TYPE(from)->tp_version_tag;
-    } else {
-        at->dict = has_plain_items(from) ? from : NULL;
-        at->type_version = 0;
-    }
-    at->version = at->dict == NULL ? 0 : VERSION(at->dict);
-    at->clean = at->version != 0 && at->version == table->version &&
-                at->type_version == table->type_version;
-    at->stamp = r->python_runs;
-    r->dirty |= !at->clean;
-}
-
-static void look_again(Registers *r, const Table *tables, int32_t number) {
-    Look before = r->looks[number];
-    look(r, tables, number);
-    const Look *now = &r->looks[number];
-    r->looks[number].unsteady = before.unsteady || now->dict != before.dict ||
-                                now->version != before.version ||
-                                now->type_version != before.type_version;
-}
-
-/* Whether what is remembered of the step's dict holds. Python that ran meanwhile may have changed the
- * dict, and another thread may have run the same program and remembered other things. */
-static inline int clean(Registers *r, const Table *tables, const Step *step) {
-    if (UNLIKELY(r->looks[step->table].stamp != r->python_runs))
-        look_again(r, tables, step->table);
-    return r->looks[step->table].clean;
-}
-
-/* An attribute or item by name, by the full rules. 1, 0 or -1. */
+/* An attribute of an instance as object.__getattribute__ finds it, or an item. 1, 0 or -1. */
 static int load_key(Registers *r, const Step *step) {
     PyObject *from = r->values[step->from], *found;
-    if (step->number) { /* an attribute of the instance */
+    if (step->number) {
+        PyObject *in_class = _PyType_Lookup(Py_TYPE(from), step->operand);
+        if (in_class == NULL || Py_TYPE(in_class)->tp_descr_set == NULL) {
+            PyObject *dict = own_dict(from);
+            found = dict == NULL ? NULL : PyDict_GetItemWithError(dict, step->operand);
+            if (LIKELY(found != NULL)) {
+                put_borrowed(r, step->into, found);
+                return 1;
+            }
+            if (PyErr_Occurred())
+                return -1;
+        }
+        own_all(r);
         found = PyObject_GenericGetAttr(from, step->operand);
+    } else if (has_plain_items(from)) {
+        found = PyDict_GetItemWithError(from, step->operand);
         if (found == NULL)
-            return -1;
-        put_owned(r, step->into, found);
+            return PyErr_Occurred() ? -1 : 0;
+        put_borrowed(r, step->into, found);
         return 1;
-    }
-    if (r->looks[step->table].dict == NULL) {
+    } else {
         own_all(r);
         found = PyObject_GetItem(from, step->operand);
-        if (found == NULL)
-            return -1;
-        put_owned(r, step->into, found);
-        return 1;
     }
-    found = PyDict_GetItemWithError(r->looks[step->table].dict, step->operand);
     if (found == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    put_borrowed(r, step->into, found);
+        return -1;
+    put_owned(r, step->into, found);
     return 1;
 }
 
-static int hooks_absent(Registers *r, const Step *step) {
-    PyObject *value = r->values[step->from], *dict = own_dict(value);
+static int hooks_absent(Registers *r, PyObject *value) {
+    PyObject *dict = own_dict(value);
     for (int i = 0; dict != NULL && i < 4; i++) {
         PyObject *table = PyDict_GetItemWithError(dict, hook_tables[i]);
         if (table == NULL)
@@ -578,57 +352,10 @@ static int hooks_absent(Registers *r, const Step *step) {
         int full = PyObject_IsTrue(table);
         if (full)
             return full < 0 ? -1 : 0;
+        dict = own_dict(value);
     }
     return PyErr_Occurred() ? -1 : 1;
 }
-
-static inline int remembered_hooks_absent(const Table *table) {
-    for (int i = 0; i < 4; i++)
-        if (table->hooks[i] != NULL && PyDict_GET_SIZE(table->hooks[i]))
-            return 0;
-    return 1;
-}
-
-/* After a success: remember what was found in the dicts that are not as they were. */
-static void remember(Program *self, Registers *r) {
-    for (int32_t i = 0; i < self->table_count; i++) {
-        Look *at = &r->looks[i];
-        if (at->stamp != r->python_runs)
-            look_again(r, self->tables, i);
-        if (!at->clean) {
-            self->tables[i].version = at->dict == NULL || at->unsteady ? 0 : at->version;
-            self->tables[i].type_version = at->type_version;
-        }
-    }
-    for (Step *step = self->steps, *end = step + self->step_count; step < end; step++) {
-        const Look *at = step->table < 0 ? NULL : &r->looks[step->table];
-        if (at == NULL || at->clean || at->dict == NULL || at->unsteady)
-            continue;
-        Table *table = &self->tables[step->table];
-        if (step->op == LOAD_KEY) {
-            PyObject *value = r->values[step->into];
-            int there = PyDict_GetItemWithError(at->dict, step->operand) == value;
-            PyErr_Clear();
-            if (there && step->number) { /* the class may hold a property of that name */
-                PyObject *found = _PyType_Lookup(Py_TYPE(r->values[step->from]), step->operand);
-                there = found == NULL || Py_TYPE(found)->tp_descr_set == NULL;
-            }
-            step->remembered = there ? value : NULL;
-        } else if (step->op == CHECK_NO_HOOKS) {
-            for (int k = 0; k < 4; k++) {
-                PyObject *hooks = PyDict_GetItemWithError(at->dict, hook_tables[k]);
-                PyErr_Clear();
-                if (hooks != NULL && !PyDict_Check(hooks))
-                    table->version = 0; /* nothing to look at without Python */
-                table->hooks[k] = hooks;
-            }
-        }
-        if (at->type_version == 0 && step->op == LOAD_KEY && step->number)
-            table->version = 0; /* a class without a version may change unseen */
-    }
-}
-
-/* ---------------------------------------------------------------------------------------- steps */
 
 /* What a class holds under a name runs no Python when it is got from an instance or the class. */
 static int is_plain_descriptor(PyObject *found) {
@@ -770,7 +497,7 @@ owned:
 }
 
 /* Checks: 1 holds, 0 fails, -1 exception. */
-static int check(Registers *r, const Table *tables, const Step *step) {
+static int check(Registers *r, const Step *step) {
     PyObject *value = step->from >= 0 ? r->values[step->from] : NULL;
     PyObject *operand = step->operand, *found;
     switch ((Op)step->op) {
@@ -830,8 +557,6 @@ static int check(Registers *r, const Table *tables, const Step *step) {
         Py_XDECREF(found);
         return (found != NULL) == (step->op == CHECK_HAS_ATTRIBUTE);
     case CHECK_LACKS_OWN_ATTRIBUTE: {
-        if (clean(r, tables, step))
-            return 1;
         PyObject *dict = own_dict(value);
         if (dict == NULL)
             return 1;
@@ -852,15 +577,13 @@ static int check(Registers *r, const Table *tables, const Step *step) {
         found = PyObject_GetAttr(value, name_code);
         Py_XDECREF(found);
         return found == NULL ? -1 : found == operand;
-    case CHECK_NO_HOOKS:
-        return clean(r, tables, step) ? remembered_hooks_absent(&tables[step->table])
-                                      : hooks_absent(r, step);
+    case CHECK_NO_HOOKS: return hooks_absent(r, value);
     case CHECK_SAME_OBJECT: return value == r->values[step->into];
     case CHECK_DISTINCT:
         return distinct(r->values, (int32_t *)step->data + 1, *(int32_t *)step->data);
     case CHECK_STORAGES: return storages_hold(r, step);
     case CHECK_STATE:
-        if (LIKELY(step->data != NULL && state.ready))
+        if (LIKELY(step->data != NULL && state_is_readable()))
             return state_holds(step->data);
         own_all(r);
         return truth(PyObject_CallNoArgs(operand));
@@ -883,45 +606,36 @@ static int check(Registers *r, const Table *tables, const Step *step) {
     }
 }
 
-static int run(Program *self, Registers *r, PyObject *const *slots, Py_ssize_t count,
-               PyObject *function, PyObject **inputs) {
-    const Step *step = self->steps, *end = step + self->step_count;
+int run_steps(Registers *r, const Step *step, const Step *end, PyObject *const *slots,
+              Py_ssize_t count, PyObject *function) {
     for (; step < end; step++) {
         int status;
         switch (step->op) {
-        case LOAD_DICT:
-        case LOAD_TABLE:
-            look(r, self->tables, step->table);
-            r->looks[step->table].unsteady = 0;
-            continue;
-        case LOAD_KEY:
-            if (LIKELY(clean(r, self->tables, step) && step->remembered != NULL)) {
-                put_borrowed(r, step->into, step->remembered);
-                continue;
-            }
-            status = load_key(r, step);
-            break;
+        case LOAD_KEY: status = load_key(r, step); break;
         case CHECK_TENSOR:
             if (LIKELY(layout.ready && step->data != NULL && ((TensorSpec *)step->data)->leaf < 0)) {
                 status = tensor_holds(step->data, r->values[step->from]);
                 break;
             } /* fall through */
         default:
-            status = step->op < CHECK_TYPE ? load(r, step, slots, count, function)
-                                           : check(r, self->tables, step);
+            status = step->op < CHECK_TYPE ? load(r, step, slots, count, function) : check(r, step);
         }
-        if (UNLIKELY(status <= 0))
+        if (UNLIKELY(status <= 0)) {
+            if (status < 0 && PyErr_ExceptionMatches(PyExc_Exception)) {
+                PyErr_Clear(); /* what cannot be loaded does not match */
+                return 0;
+            }
             return status;
+        }
     }
-    if (UNLIKELY(r->dirty))
-        remember(self, r);
-    PyObject *list = PyList_New(self->input_count);
-    if (list == NULL)
-        return -1;
-    for (int32_t i = 0; i < self->input_count; i++)
-        PyList_SET_ITEM(list, i, Py_NewRef(r->values[self->inputs[i]]));
-    *inputs = list;
     return 1;
+}
+
+PyObject *input_list(const Registers *r, const int32_t *inputs, int32_t count) {
+    PyObject *list = PyList_New(count);
+    for (int32_t i = 0; list != NULL && i < count; i++)
+        PyList_SET_ITEM(list, i, Py_NewRef(r->values[inputs[i]]));
+    return list;
 }
 
 #define STACK_REGISTERS 256
@@ -929,38 +643,39 @@ static int run(Program *self, Registers *r, PyObject *const *slots, Py_ssize_t c
 int program_match(PyObject *program, PyObject *const *slots, Py_ssize_t count, PyObject *function,
                   PyObject **inputs) {
     Program *self = (Program *)program;
+    if (LIKELY(self->trace_count)) {
+        int answer = trace_match(self, slots, count, function, inputs);
+        if (LIKELY(answer != UNKNOWN))
+            return answer;
+    }
     PyObject *few_values[STACK_REGISTERS];
     unsigned char few_owned[STACK_REGISTERS];
     int64_t few_integers[STACK_REGISTERS];
-    Look few_looks[STACK_REGISTERS];
-    Registers r = {few_values, few_owned, few_integers, few_looks, 0, 0, 0, 0, 0};
+    Registers r = {few_values, few_owned, few_integers, 0, 0, 0, 0, 0};
     void *heap = NULL;
-    if (self->registers > STACK_REGISTERS || self->integers > STACK_REGISTERS ||
-        self->table_count > STACK_REGISTERS) {
+    if (self->registers > STACK_REGISTERS || self->integers > STACK_REGISTERS) {
         heap = PyMem_Malloc((size_t)self->registers * (sizeof(PyObject *) + 1) +
-                            (size_t)self->integers * sizeof(int64_t) +
-                            (size_t)self->table_count * sizeof(Look));
+                            (size_t)self->integers * sizeof(int64_t));
         if (heap == NULL) {
             PyErr_NoMemory();
             return -1;
         }
-        r.looks = heap;
-        r.integers = (int64_t *)(r.looks + self->table_count);
+        r.integers = heap;
         r.values = (PyObject **)(r.integers + self->integers);
         r.owned = (unsigned char *)(r.values + self->registers);
     }
-    int status = run(self, &r, slots, count, function, inputs);
-    if (UNLIKELY(status < 0 && PyErr_ExceptionMatches(PyExc_Exception))) {
-        PyErr_Clear(); /* what cannot be loaded does not match */
-        status = 0;
+    int status = run_steps(&r, self->steps, self->steps + self->step_count, slots, count, function);
+    if (status > 0) {
+        *inputs = input_list(&r, self->inputs, self->input_count);
+        status = *inputs == NULL ? -1 : 1;
     }
+    if (status > 0)
+        trace_record(self, &r, slots, count, function);
     if (r.any_owned) {
         PyObject *type = NULL, *value = NULL, *traceback = NULL;
         if (UNLIKELY(status < 0))
             PyErr_Fetch(&type, &value, &traceback);
-        for (int32_t i = 0; i < r.loaded; i++)
-            if (r.owned[i])
-                Py_DECREF(r.values[i]);
+        disown_all(&r);
         if (UNLIKELY(status < 0))
             PyErr_Restore(type, value, traceback);
     }
@@ -1041,11 +756,11 @@ static int64_t *wide_numbers(PyObject *tuple) {
     return made;
 }
 
-/* Fill one step from (op, from, into, number, operand, second, data, table). */
+/* Fill one step from (op, from, into, number, operand, second, data). */
 static int fill(Step *step, PyObject *fields) {
     PyObject *operand, *second, *data;
-    if (!PyArg_ParseTuple(fields, "iiiiOOOi", &step->op, &step->from, &step->into, &step->number,
-                          &operand, &second, &data, &step->table))
+    if (!PyArg_ParseTuple(fields, "iiiiOOO", &step->op, &step->from, &step->into, &step->number,
+                          &operand, &second, &data))
         return -1;
     if (step->op < 0 || step->op >= OP_COUNT) {
         PyErr_SetString(PyExc_ValueError, "no such step");
@@ -1070,6 +785,7 @@ static int fill(Step *step, PyObject *fields) {
 static int program_clear(Program *self) {
     Step *steps = self->steps;
     int32_t n = self->step_count;
+    trace_forget(self);
     self->steps = NULL;
     self->step_count = 0;
     for (int32_t i = 0; i < n; i++) {
@@ -1093,15 +809,14 @@ static void program_dealloc(Program *self) {
     PyObject_GC_UnTrack(self);
     program_clear(self);
     PyMem_Free(self->inputs);
-    PyMem_Free(self->tables);
     Py_TYPE(self)->tp_free(self);
 }
 
 static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *steps, *inputs;
-    int registers, integers, tables;
-    if (!PyArg_ParseTuple(args, "O!iiiO!", &PyList_Type, &steps, &registers, &integers, &tables,
-                          &PyTuple_Type, &inputs))
+    int registers, integers;
+    if (!PyArg_ParseTuple(args, "O!iiO!", &PyList_Type, &steps, &registers, &integers, &PyTuple_Type,
+                          &inputs))
         return NULL;
     Program *self = (Program *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -1113,9 +828,7 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
     int32_t *which = numbers(inputs, 0);
     self->inputs = PyMem_Malloc(sizeof(int32_t) * (size_t)(self->input_count + 1));
     self->steps = PyMem_Calloc((size_t)n + 1, sizeof(Step));
-    self->tables = PyMem_Calloc((size_t)tables + 1, sizeof(Table));
-    self->table_count = tables;
-    if (!which || !self->inputs || !self->steps || !self->tables) {
+    if (!which || !self->inputs || !self->steps) {
         PyMem_Free(which);
         Py_DECREF(self);
         return PyErr_Occurred() ? NULL : PyErr_NoMemory();
@@ -1128,10 +841,6 @@ static PyObject *program_new(PyTypeObject *type, PyObject *args, PyObject *kwarg
         if (fill(step, PyList_GET_ITEM(steps, i)) < 0) {
             Py_DECREF(self);
             return NULL;
-        }
-        if (step->op == LOAD_DICT || step->op == LOAD_TABLE) {
-            self->tables[step->table].from = step->from;
-            self->tables[step->table].own = step->op == LOAD_DICT;
         }
     }
     return (PyObject *)self;
@@ -1173,8 +882,13 @@ static PyObject *program_py_time(PyObject *self, PyObject *args) {
     return PyFloat_FromDouble(spent / (double)repeats);
 }
 
+static PyObject *program_py_remembered(PyObject *self, PyObject *ignored) {
+    return trace_sizes((Program *)self);
+}
+
 static PyMethodDef program_methods[] = {
     {"match", program_py_match, METH_VARARGS, "match(slots, function=None) -> list | None"},
+    {"remembered", program_py_remembered, METH_NOARGS, "Sizes of the last trace, None without one."},
     {"time", program_py_time, METH_VARARGS, "time(slots, function, repeats) -> nanoseconds each"},
     {NULL, NULL, 0, NULL},
 };
@@ -1191,93 +905,12 @@ HIDDEN PyTypeObject ProgramType = {
     .tp_methods = program_methods,
 };
 
-/* ---------------------------------------------------------------------------------- calibration */
-
-static PyObject *symbol(PyObject *module, PyObject *args) {
-    const char *library, *name;
-    if (!PyArg_ParseTuple(args, "ss", &library, &name))
-        return NULL;
-    void *handle = dlopen(library, RTLD_NOW | RTLD_NOLOAD);
-    void *found = handle == NULL ? NULL : dlsym(handle, name);
-    if (handle != NULL)
-        dlclose(handle); /* the library stays loaded: torch itself holds it */
-    return PyLong_FromVoidPtr(found);
-}
-
-static PyObject *set_layout(PyObject *module, PyObject *args) {
-    PyObject *tensor, *parameter;
-    unsigned long long grad;
-    layout.ready = 0;
-    if (!PyArg_ParseTuple(args, "iiiiiiiiiiiKO!O!", &layout.handle, &layout.keys, &layout.dtype,
-                          &layout.device_index, &layout.dims, &layout.sizes, &layout.strides,
-                          &layout.inline_dims, &layout.offset, &layout.storage, &layout.autograd,
-                          &grad, &PyType_Type, &tensor, &PyType_Type, &parameter))
-        return NULL;
-    *(void **)&layout.requires_grad = (void *)(uintptr_t)grad;
-    Py_XSETREF(layout.tensor, (PyTypeObject *)Py_NewRef(tensor));
-    Py_XSETREF(layout.parameter, (PyTypeObject *)Py_NewRef(parameter));
-    layout.ready = grad != 0;
-    Py_RETURN_NONE;
-}
-
-static PyObject *clear_calibration(PyObject *module, PyObject *ignored) {
-    layout.ready = state.ready = 0;
-    Py_RETURN_NONE;
-}
-
-static PyObject *set_state(PyObject *module, PyObject *args) {
-    unsigned long long f[16];
-    state.ready = 0;
-    if (!PyArg_ParseTuple(args, "KKKKKKKKKKKKKKKK", f, f + 1, f + 2, f + 3, f + 4, f + 5, f + 6, f + 7,
-                          f + 8, f + 9, f + 10, f + 11, f + 12, f + 13, f + 14, f + 15))
-        return NULL;
-    void **targets[16] = {
-        (void **)&state.plain_bool[0], (void **)&state.plain_bool[1], (void **)&state.autocast,
-        (void **)&state.autocast_dtype, (void **)&state.cache, (void **)&state.default_dtype,
-        &state.context, (void **)&state.context_bool[0], (void **)&state.context_bool[1],
-        (void **)&state.context_bool[2], (void **)&state.precision, (void **)&state.threads,
-        (void **)&state.layers, (void **)&state.overrides, (void **)&state.function_modes,
-        (void **)&state.dispatch_modes,
-    };
-    int all = 1;
-    for (int i = 0; i < 16; i++) {
-        *targets[i] = (void *)(uintptr_t)f[i];
-        all &= f[i] != 0;
-    }
-    if (all) /* the context is what a function returns a reference to */
-        state.context = ((void *(*)(void))state.context)();
-    state.ready = all;
-    return PyBool_FromLong(all);
-}
-
-static PyObject *current_state(PyObject *module, PyObject *ignored) {
-    if (!state.ready)
-        Py_RETURN_NONE;
-    int64_t now[S_COUNT];
-    read_state(now);
-    PyObject *tuple = PyTuple_New(S_COUNT);
-    for (int i = 0; tuple != NULL && i < S_COUNT; i++) {
-        PyObject *number = PyLong_FromLongLong(now[i]);
-        if (number == NULL) {
-            Py_CLEAR(tuple);
-            break;
-        }
-        PyTuple_SET_ITEM(tuple, i, number);
-    }
-    return tuple;
-}
-
 static PyObject *set_same_constant(PyObject *module, PyObject *function) {
     Py_XSETREF(same_constant, Py_NewRef(function));
     Py_RETURN_NONE;
 }
 
 static PyMethodDef functions[] = {
-    {"symbol", symbol, METH_VARARGS, "symbol(library, name) -> address or 0"},
-    {"set_layout", set_layout, METH_VARARGS, "Where a tensor keeps what; see guards.calibrate."},
-    {"set_state", set_state, METH_VARARGS, "Addresses of torch's state functions."},
-    {"current_state", current_state, METH_NOARGS, "The state as numbers, None if uncalibrated."},
-    {"clear_calibration", clear_calibration, METH_NOARGS, "Ask Python for everything again."},
     {"set_same_constant", set_same_constant, METH_O, "The equality of constants."},
     {NULL, NULL, 0, NULL},
 };
@@ -1308,7 +941,7 @@ int program_ready(PyObject *module) {
     name_builtins = PyUnicode_InternFromString("__builtins__");
     if (!name_size || !name_stride || !name_offset || !name_code || !name_builtins)
         return -1;
-    if (PyModule_AddFunctions(module, functions) < 0 || PyModule_AddType(module, &ProgramType) < 0)
+    if (PyModule_AddFunctions(module, functions) < 0 || layout_ready(module) < 0 || PyModule_AddType(module, &ProgramType) < 0)
         return -1;
     if (add_names(module, "STEPS", OP_NAMES, OP_COUNT) < 0)
         return -1;

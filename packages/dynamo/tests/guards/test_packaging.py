@@ -43,7 +43,8 @@ def wheel(unpacked, folder, **environment):
 
 def test_the_source_distribution_has_what_a_build_needs(unpacked):
     names = {path.name for path in unpacked.rglob("*")}
-    assert {"hatch_build.py", "_fast.c", "_guards.c", "_dispatch.c", "_hook.c", "_fast.h"} <= names
+    sources = {path.name for path in (PACKAGE / "src" / "dynamo").glob("*.[ch]")}
+    assert {"hatch_build.py", "_fast.h", "_guards.h", "_trace.c", *sources} <= names
     assert not [name for name in names if name.endswith(".so")]
 
 

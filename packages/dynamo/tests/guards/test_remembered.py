@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynamo._native import HAVE_C
 from dynamo.guards import Guard, GuardKind, TensorGuard, compile_program
 from dynamo.guards.kinds import MISSING
 from dynamo.source import (
@@ -241,3 +242,79 @@ def test_slots_are_read_each_time():
     assert program.check((thing,), function)
     del thing.value
     assert not program.check((thing,), function)
+
+
+needs_c = pytest.mark.skipif(not HAVE_C, reason="only the extension remembers")
+
+
+@needs_c
+def test_what_hangs_below_a_module_is_not_asked_again():
+    net = make_class()()
+    guards, inputs = guards_of(net)
+    program = compile_program(guards, code=function.__code__, inputs=inputs)
+    assert program.native.remembered() is None
+    assert program.check((net,), function)
+    found = program.native.remembered()
+    assert found["steps"] == 0
+    assert found["roots"] == found["traces"] == 1
+    assert program.match((net,), function)[1] is net.inner
+
+
+@needs_c
+def test_many_instances_in_turn():
+    owner = make_class()
+    nets = [owner() for _ in range(30)]
+    guards, inputs = guards_of(nets[0])
+    program = compile_program(guards, code=function.__code__, inputs=inputs)
+    for _ in range(3):
+        for net in nets:
+            assert program.match((net,), function)[1] is net.inner
+    nets[3].inner._parameters["weight"] = torch.nn.Parameter(torch.ones(4, 4))
+    for net in nets:
+        assert program.check((net,), function) is (net is not nets[3])
+
+
+@needs_c
+def test_a_counter_in_the_module_does_not_undo_what_is_remembered():
+    net = make_class()()
+    net.calls = 0
+    guards, inputs = guards_of(net)
+    program = compile_program(guards, code=function.__code__, inputs=inputs)
+    for _ in range(5):
+        net.calls += 1
+        assert program.check((net,), function)
+        assert program.native.remembered()["traces"] == 1
+    net.scale = 5
+    assert not program.check((net,), function)
+
+
+@needs_c
+def test_a_constant_at_the_address_of_a_former_one():
+    """Floats come and go at the same address: the dict's name holds the same pointer, not the same."""
+    net = make_class()()
+    net.factor = float("2.5")
+    guards = [Guard(InstanceAttributeSource(SELF, "factor"), K.EQUAL, 2.5)]
+    program = compile_program(guards, code=function.__code__)
+    assert program.check((net,), function)
+    for i in range(200):
+        net.factor = None
+        net.factor = i + 0.25
+        assert not program.check((net,), function)
+
+
+def test_a_guard_that_changes_what_is_remembered():
+    """A guard runs Python that replaces what guards before it found; nothing freed is touched."""
+    net = make_class()()
+
+    def meddle(_):
+        net._modules["inner"] = torch.nn.Linear(2, 3)
+        net.__dict__["table"] = {"a": 1}
+        gc.collect()
+        return True
+
+    guards, inputs = guards_of(net)
+    guards.insert(5, Guard(InstanceAttributeSource(SELF, "scale"), K.PREDICATE, (meddle, "true")))
+    program = compile_program(guards, code=function.__code__, inputs=inputs)
+    for _ in range(20):
+        found = program.match((net,), function)
+        assert found is None or isinstance(found[1], torch.nn.Linear)

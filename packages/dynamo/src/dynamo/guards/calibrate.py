@@ -264,11 +264,11 @@ def _calibrate_tensors(fast: Any) -> bool:
 def _reads_right(fast: Any, tensor: torch.Tensor) -> bool:
     """Whether the extension reads of a tensor what Python does, and notices each change."""
     steps = fast.STEPS
-    load = (steps["LOAD_ARGUMENT"], -1, 0, 0, None, None, None, -1)
+    load = (steps["LOAD_ARGUMENT"], -1, 0, 0, None, None, None)
 
     def holds(fields: tuple[Any, ...]) -> bool:
-        check = (steps["CHECK_TENSOR"], 0, -1, 0, None, fields[0], fields, -1)
-        return fast.Program([load, check], 1, 0, 0, ()).match((tensor,)) is not None
+        check = (steps["CHECK_TENSOR"], 0, -1, 0, None, fields[0], fields)
+        return fast.Program([load, check], 1, 0, ()).match((tensor,)) is not None
 
     index = -1 if tensor.device.index is None else tensor.device.index
     right = [

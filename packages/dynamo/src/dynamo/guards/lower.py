@@ -78,7 +78,6 @@ class _Lowering:
         self.register_count = 0
         self.memo = memo
         self.integers: dict[Source, int] = {}
-        self.tables: dict[tuple[str, int], int] = {}
 
     def step(
         self,
@@ -90,17 +89,8 @@ class _Lowering:
         operand: Any = None,
         second: Any = None,
         data: tuple[Any, ...] | None = None,
-        table: int = -1,
     ) -> None:
-        self.steps.append((self.op[op], source, into, number, operand, second, data, table))
-
-    def table(self, op: str, register: int) -> int:
-        """The number of a dict that is looked into: a register's own dict, or the register itself."""
-        found = self.tables.get((op, register))
-        if found is None:
-            found = self.tables[op, register] = len(self.tables)
-            self.step(op, source=register, table=found)
-        return found
+        self.steps.append((self.op[op], source, into, number, operand, second, data))
 
     def load(self, source: Source) -> int:
         """The register that holds `source`, loaded now if it was not."""
@@ -137,11 +127,9 @@ class _Lowering:
             case AttributeSource(_, attribute):
                 step("LOAD_ATTRIBUTE", operand=attribute)
             case InstanceAttributeSource(_, attribute):
-                table = self.table("LOAD_DICT", origin)
-                step("LOAD_KEY", number=1, operand=intern(attribute), table=table)
+                step("LOAD_KEY", number=1, operand=intern(attribute))
             case ItemSource(_, key) if type(key) is str:
-                table = self.table("LOAD_TABLE", origin)
-                step("LOAD_KEY", operand=intern(key), table=table)
+                step("LOAD_KEY", operand=intern(key))
             case ItemSource(_, key):
                 small = type(key) is int and abs(key) < 2**31
                 number, second = (key, True) if small else (0, None)
@@ -199,8 +187,7 @@ class _Lowering:
             case GuardKind.CONTAINS | GuardKind.LACKS:
                 step(f"CHECK_{guard.kind.name}", operand=operand)
             case GuardKind.LACKS_OWN_ATTRIBUTE:
-                table = self.table("LOAD_DICT", source)
-                step("CHECK_LACKS_OWN_ATTRIBUTE", operand=operand, table=table)
+                step("CHECK_LACKS_OWN_ATTRIBUTE", operand=operand)
             case GuardKind.IDENTITY:
                 if isinstance(operand, Weakly):
                     step("CHECK_REFERENCE", operand=operand.reference)
@@ -220,7 +207,7 @@ class _Lowering:
                 else:
                     step("CHECK_CLASS_ATTRIBUTE", operand=name, second=value, number=1)
             case GuardKind.NO_HOOKS:
-                step("CHECK_NO_HOOKS", table=self.table("LOAD_DICT", source))
+                step("CHECK_NO_HOOKS")
             case GuardKind.SAME_OBJECT:
                 step("CHECK_SAME_OBJECT", into=self.load(operand))
             case GuardKind.DISTINCT:
@@ -412,6 +399,5 @@ def lower_program(
         lowering.steps,
         lowering.register_count,
         len(lowering.integers),
-        len(lowering.tables),
         registers,
     )
