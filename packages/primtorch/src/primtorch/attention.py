@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from primtorch.fake.tensor import FakeTensor
+from primtorch.recurrent import recurrent_layer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ def substitute(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[
         and args[0].device.type == "cuda"
     ):
         return scaled_dot_product_attention
-    return function
+    return recurrent_layer(function, args) or function
 
 
 def scaled_dot_product_attention(

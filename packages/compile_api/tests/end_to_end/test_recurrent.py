@@ -1,0 +1,43 @@
+"""Recurrent layers through the whole compiler: short ones as a loop, long ones as one call, any length."""
+
+import pytest
+import torch
+from torch import nn
+
+import compile_api
+
+MODULES = {
+    "short": (nn.LSTM(3, 4), (4, 2, 3)),
+    "long": (nn.LSTM(3, 4, 2, bidirectional=True, batch_first=True), (2, 60, 3)),
+    "gru": (nn.GRU(3, 4), (50, 2, 3)),
+    "dropout": (nn.GRU(3, 4, 2, dropout=0.5), (5, 2, 3)),
+}
+
+
+def step(function, module, x):
+    module.zero_grad()
+    torch.manual_seed(0)
+    output, state = function(x)
+    (output.square().sum() + state[0].sum()).backward()
+    return output, [parameter.grad.clone() for parameter in module.parameters()]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_inference_and_training(name):
+    module, shape = MODULES[name]
+    options = {"strict": True, "fallback_random": True}
+    compiled = compile_api.compile(module, fullgraph=True, options=options)
+    x = torch.randn(shape)
+    torch.testing.assert_close(step(compiled, module, x), step(module, module, x))
+    with torch.no_grad():
+        module.eval()
+        torch.testing.assert_close(compiled(x), module(x))
+
+
+def test_any_length_takes_two_graphs():
+    module = nn.LSTM(3, 4).eval()
+    compiled = compile_api.compile(module, fullgraph=True, options={"strict": True})
+    with torch.no_grad():
+        for length in (30, 40, 50, 60):
+            x = torch.randn(length, 2, 3)
+            torch.testing.assert_close(compiled(x), module(x))

@@ -1,0 +1,193 @@
+"""Recurrent layers that stay one call: `primtorch::recurrent` and its gradient.
+
+ATen writes `torch.lstm`, `gru` and `rnn_*` as a loop over time steps; a graph of a long sequence would have thousands
+of nodes. `substitute` gives whoever runs a captured graph on fakes one operator instead, that calls the library's own
+layer. Its gradient runs the layer again with gradients on (in time and memory what a checkpoint costs). Short sequences
+stay loops, which fuse. Invariant: the operator's results are contiguous, time first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from primtorch.fake.meta import TensorMeta
+from primtorch.fake.registry import RULES
+from primtorch.fake.tensor import FakeTensor
+from primtorch.library import _LIBRARY
+from primtorch.symbolic.layout import contiguous_strides
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from primtorch.symbolic.layout import Sizes
+
+__all__ = ["recurrent_layer"]
+
+_FUNCTIONS: dict[Any, str] = {
+    torch._VF.lstm: "lstm",
+    torch._VF.gru: "gru",
+    torch._VF.rnn_tanh: "rnn_tanh",
+    torch._VF.rnn_relu: "rnn_relu",
+}
+_SHORT = 16  # time steps times layers that are written as a loop
+
+_ARGUMENTS = (
+    "Tensor input, Tensor[] states, Tensor[] weights, str kind, bool has_biases, int layers, "
+    "bool bidirectional"
+)
+_LIBRARY.define(f"recurrent({_ARGUMENTS}) -> (Tensor, Tensor, Tensor)")
+_LIBRARY.define(
+    f"recurrent_backward(Tensor grad_output, Tensor grad_state, Tensor grad_cell, {_ARGUMENTS}) "
+    "-> Tensor[]"
+)
+
+
+def _run(
+    input: torch.Tensor,
+    states: list[torch.Tensor],
+    weights: list[torch.Tensor],
+    kind: str,
+    has_biases: bool,
+    layers: int,
+    bidirectional: bool,
+) -> tuple[torch.Tensor, ...]:
+    function: Any = getattr(torch._VF, kind)
+    given = states if kind == "lstm" else states[0]
+    # As in training whatever the mode: cudnn keeps what its backward needs.
+    training = torch.is_grad_enabled()
+    found = function(input, given, weights, has_biases, layers, 0.0, training, bidirectional, False)
+    output, state, *cell = found
+    return output, state, cell[0] if cell else state.new_empty(0)
+
+
+def _forward(input: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, ...]:
+    with torch.no_grad():
+        return tuple(result.contiguous() for result in _run(input, *rest))
+
+
+def _backward(
+    grad_output: torch.Tensor,
+    grad_state: torch.Tensor,
+    grad_cell: torch.Tensor,
+    input: torch.Tensor,
+    states: list[torch.Tensor],
+    weights: list[torch.Tensor],
+    *rest: Any,
+) -> list[torch.Tensor]:
+    leaves = [value.detach().requires_grad_() for value in (input, *states, *weights)]
+    count = len(states)
+    with torch.enable_grad():
+        results = _run(leaves[0], leaves[1 : 1 + count], leaves[1 + count :], *rest)
+    pairs = list(zip(results, (grad_output, grad_state, grad_cell), strict=True))
+    pairs = pairs if count == 2 else pairs[:2]
+    found = torch.autograd.grad(
+        [result for result, _ in pairs], leaves, [grad for _, grad in pairs], allow_unused=True
+    )
+    return [
+        torch.zeros_like(leaf) if grad is None else grad.contiguous()
+        for grad, leaf in zip(found, leaves, strict=True)
+    ]
+
+
+for _backend in ("CPU", "CUDA"):
+    _LIBRARY.impl("recurrent", _forward, _backend)
+    _LIBRARY.impl("recurrent_backward", _backward, _backend)
+
+
+def _contiguous(like: TensorMeta, shape: tuple[Any, ...]) -> TensorMeta:
+    return TensorMeta(shape, contiguous_strides(shape), like.dtype, like.device)
+
+
+def _meta(
+    _sizes: Sizes,
+    input: TensorMeta,
+    states: Sequence[TensorMeta],
+    weights: Sequence[TensorMeta],
+    kind: str,
+    has_biases: bool,
+    layers: int,
+    bidirectional: bool,
+) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    """Shape rule: (time, batch, width of the state), the last states, the last cells (or nothing)."""
+    del weights, has_biases, layers
+    width = states[0].shape[-1] * (2 if bidirectional else 1)
+    output = _contiguous(input, (input.shape[0], input.shape[1], width))
+    cell = states[1].shape if kind == "lstm" else (0,)
+    return output, _contiguous(input, states[0].shape), _contiguous(input, cell)
+
+
+def _meta_backward(
+    _sizes: Sizes, _output: Any, _state: Any, _cell: Any, input: TensorMeta,
+    states: Sequence[TensorMeta], weights: Sequence[TensorMeta], *_: Any,
+) -> list[TensorMeta]:  # fmt: skip
+    """Shape rule: a gradient for the input, each state, each weight."""
+    return [_contiguous(value, value.shape) for value in (input, *states, *weights)]
+
+
+RULES[torch.ops.primtorch.recurrent.default] = _meta
+RULES[torch.ops.primtorch.recurrent_backward.default] = _meta_backward
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    del output
+    ctx.inputs = inputs
+
+
+def _gradient(ctx: Any, *grads: torch.Tensor) -> tuple[Any, ...]:
+    input, states, weights, *rest = ctx.inputs  # noqa: A001
+    found = torch.ops.primtorch.recurrent_backward(*grads, input, states, weights, *rest)
+    count = len(states)
+    return found[0], list(found[1 : 1 + count]), list(found[1 + count :]), *([None] * len(rest))
+
+
+torch.library.register_autograd("primtorch::recurrent", _gradient, setup_context=_save)
+
+
+def recurrent_layer(
+    function: Callable[..., Any], args: tuple[Any, ...]
+) -> Callable[..., Any] | None:
+    """What runs in place of a recurrent layer of torch on fakes; None where it is a loop."""
+    kind = _FUNCTIONS.get(function)
+    if kind is None or len(args) != 9 or not isinstance(args[2], tuple | list):
+        return None  # packed sequences have their batch sizes second
+    values = args[0]
+    _, _, _, _, layers, dropout, train, bidirectional, batch_first = args
+    if (
+        not isinstance(values, FakeTensor)
+        or values.dim() != 3
+        or (dropout and train and layers > 1)
+    ):
+        return None
+    steps = values.shape[1 if batch_first else 0]
+    rows = layers * (2 if bidirectional else 1)
+    if isinstance(steps, int) and steps * rows <= _SHORT:
+        return None
+    if torch.is_autocast_enabled(values.device.type):
+        return None
+    return lambda *given: _call(kind, *given)
+
+
+def _call(
+    kind: str,
+    values: Any,
+    states: Any,
+    weights: Any,
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    del dropout, train
+    given = list(states) if kind == "lstm" else [states]
+    if batch_first:
+        values = values.transpose(0, 1)
+    output, state, cell = torch.ops.primtorch.recurrent(
+        values, given, list(weights), kind, has_biases, layers, bidirectional
+    )
+    if batch_first:
+        output = output.transpose(0, 1)
+    return (output, state, cell) if kind == "lstm" else (output, state)
