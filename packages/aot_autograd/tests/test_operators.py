@@ -42,3 +42,48 @@ def test_parameters_that_a_random_operator_refuses_are_refused_while_tracing(dra
 
 def test_complex_random_numbers_are_drawn_by_aten(agree):
     agree(lambda x: (torch.randn_like(x), x.clone().uniform_()), lambda: [torch.zeros(3) + 0j])
+
+
+def test_composite_code_may_ask_for_numbers_that_only_constants_are_behind(agree):
+    agree(
+        lambda x: (torch.cov(x), torch.corrcoef(x)), lambda: [torch.arange(12.0).view(3, 4) ** 1.5]
+    )
+    with pytest.raises(RuntimeError, match="known only at run time"):
+        traced(lambda x, weights: torch.cov(x, aweights=weights), torch.eye(3), torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    ("write", "make"),
+    [
+        (lambda x, o: torch.take(x, x.long(), out=o), lambda: torch.zeros(1).expand(3)),
+        (lambda x, o: torch.gather(x, 0, x.long(), out=o), lambda: torch.zeros(3).double()),
+        (lambda x, o: torch.cat([x, o], out=o), lambda: torch.zeros(3)),
+        (lambda x, o: torch.add(x, 1, out=o), lambda: torch.zeros(3, dtype=torch.int64)),
+    ],
+)
+def test_an_out_tensor_that_eager_refuses_is_refused_while_tracing(write, make):
+    with pytest.raises(RuntimeError):
+        traced(write, torch.arange(3.0), make())
+
+
+def test_an_out_tensor_of_a_wider_dtype_is_cast_to(agree):
+    agree(
+        lambda x, o: torch.add(x, 1, out=o),
+        lambda: [torch.arange(3.0), torch.zeros(3, dtype=torch.float64)],
+    )
+
+
+def test_gradients_that_aten_counts_by_data_are_traced(agree):
+    from primtorch import decomposition_table
+
+    def make():
+        x = torch.arange(12.0).view(3, 4).requires_grad_()
+        value = torch.tensor(2.0, requires_grad=True)
+        source = torch.arange(20.0).requires_grad_()
+        return [x, value, source]
+
+    def function(x, value, source):
+        filled = torch.index_fill(x, 1, torch.tensor([1, 1, 3]), value)
+        return filled, torch.masked_scatter(x, x > 5, source)
+
+    agree(function, make, decompositions=decomposition_table("inductor"))

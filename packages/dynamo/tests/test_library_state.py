@@ -116,3 +116,21 @@ def test_a_guard_of_torchs_dispatch_is_never_made_while_capturing():
     with pytest.raises(ValueError, match="large"):
         fast(torch.full((2,), 100.0))
     assert str(torch._C._dispatch_tls_local_exclude_set()) == before
+
+
+def test_a_function_of_torch_that_is_given_code_or_options_is_looked_into():
+    functional = torch.nn.functional
+    distance = torch.nn.PairwiseDistance()
+
+    def loss(a, b, c):
+        by_module = functional.triplet_margin_with_distance_loss(
+            a, b, c, distance_function=distance
+        )
+        return by_module + functional.triplet_margin_with_distance_loss(
+            a, b, c, distance_function=lambda x, y: (x - y).abs().sum(-1)
+        )
+
+    fast, counter = compiled(loss)
+    inputs = [torch.randn(3, 4) for _ in range(3)]
+    torch.testing.assert_close(fast(*inputs), loss(*inputs))
+    assert counter.frame_count == 1

@@ -31,3 +31,23 @@ def test_values_and_the_argument_are_eagers(name, mode):
         actual = dynamo.optimize("eager", fullgraph=True)(function)(actual_input)
     torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(actual_input, expected_input)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x, o, p: torch.add(x, 1, out=o),
+        lambda x, o, p: torch.take(x, p.long() % 2, out=o),
+        lambda x, o, p: torch.sort(x, out=(o, p)),
+        lambda x, o, p: (torch.sort(x, out=(o, p))[0] + 1).sum(),
+    ],
+)
+def test_an_out_argument_that_is_an_input_is_written(write):
+    x = torch.tensor([3.0, 1.0, 2.0])
+    results = []
+    for function in (write, dynamo.optimize("eager")(write)):
+        o, p = torch.zeros(3), torch.zeros(3, dtype=torch.int64)
+        result = function(x, o, p)
+        results.append((o, p, result))
+    torch.testing.assert_close(results[1], results[0])
+    assert results[0][0].any()

@@ -28,8 +28,10 @@ from aot_autograd._torch import (
 from aot_autograd.errors import TraceError
 from aot_autograd.functional import Storage, Value
 from aot_autograd.graph import Node
+from aot_autograd.known import number_of
 from aot_autograd.metadata import ViewStep
 from aot_autograd.sizes import SizeNodes, is_symbolic, symbol_of
+from primtorch.errors import DataDependentError
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta, infer, meta_of
 from primtorch.symbolic import Expression
 
@@ -238,7 +240,13 @@ class RecordingContext:
             known = self._equal.get(key)
             if known is not None:
                 return self._results(known)
-        meta = infer(operator, args, kwargs, self.environment)
+        try:
+            meta = infer(operator, args, kwargs, self.environment)
+        except DataDependentError:
+            number = number_of(operator, node_args, node_kwargs)
+            if number is None:
+                raise
+            return number
         node = self._append(operator, node_args, node_kwargs, meta)
         node.impure = impure
         known = node

@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from aot_autograd import functional
 from aot_autograd._torch import (
@@ -192,6 +193,9 @@ def _through_functional(
     if not isinstance(results, (tuple, list)):
         results = (results,)
     new_values = results[len(results) - len(written) :]
+    if any(argument.is_out for argument in schema):
+        for tensor, new in zip(written, new_values, strict=True):
+            _check_out(context, operator, tensor, new, args)
     for tensor, new in zip(written, new_values, strict=True):
         _assign(context, tensor, new)
     if not operator._schema.returns:
@@ -201,6 +205,37 @@ def _through_functional(
     aliased = sum(result.alias_info is not None for result in returns)
     returned = (*results[: len(returns) - aliased], *written[:aliased])
     return returned[0] if len(operator._schema.returns) == 1 else returned
+
+
+def _check_out(
+    context: RecordingContext, operator: OpOverload, tensor: Any, new: Any, args: tuple[Any, ...]
+) -> None:
+    """What an `out=` tensor has to be for the write to mean what it does in eager.
+
+    Raises:
+        UnsupportedOperator: eager may refuse it, by rules of each operator's own; the graph runs eagerly.
+    """
+    if not isinstance(tensor, FakeTensor) or not isinstance(new, FakeTensor):
+        return
+    reason = ""
+    if any(
+        step == 0 and size != 1 for size, step in zip(tensor.shape, tensor.stride(), strict=True)
+    ):
+        reason = "several of its elements lie in one place of memory"
+    elif torch.Tag.pointwise not in operator.tags:
+        if tensor.dtype != new.dtype:
+            reason = f"its dtype is {tensor.dtype}, the result's {new.dtype}"
+        elif any(
+            isinstance(arg, FakeTensor) and arg.record.storage is tensor.record.storage
+            for arg in pytree.tree_leaves(args)
+        ):
+            reason = "it shares memory with an operand"
+    elif not torch.can_cast(new.dtype, tensor.dtype):
+        reason = f"its dtype is {tensor.dtype}, the result's {new.dtype}"
+    if reason:
+        raise UnsupportedOperator(
+            f"the out= tensor of {operator}", reason, "use the result instead", context.source_line
+        )
 
 
 def _assign(context: RecordingContext, tensor: Any, new: Any) -> None:

@@ -3,7 +3,8 @@
 `torch.nn.functional.scaled_dot_product_attention` chooses its kernel in C++, by the device that C++ sees; a fake tensor
 of a GPU may stand on another one. `substitute(function)` therefore gives whoever runs a captured graph on fakes our own
 choice in its place: the same operators that eager ends up with on that device, one call each, their backward known to
-autograd. On a CPU C++ chooses right, and nothing is substituted.
+autograd. On a CPU C++ chooses right, and nothing is substituted there. `index_fill` by a tensor that requires grad has
+a substitute too: its derivative in ATen looks at data.
 """
 
 from __future__ import annotations
@@ -37,7 +38,28 @@ def substitute(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[
         and args[0].device.type == "cuda"
     ):
         return scaled_dot_product_attention
+    if function is torch.index_fill and len(args) == 4 and _wants_gradient(args[3]):
+        return index_fill
     return recurrent_layer(function, args) or function
+
+
+def _wants_gradient(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor) -> Tensor:
+    """`torch.index_fill`; its derivative by the value needs no distinct indices, which only data tells."""
+    if value.dim() != 0:
+        raise RuntimeError(
+            f"index_fill_ only supports a 0-dimensional value tensor, got {value.dim()}"
+        )
+    size = input.shape[dim] if input.dim() else 1
+    chosen = torch.zeros(size, dtype=torch.bool, device=input.device).index_fill(0, index, True)
+    if input.dim() == 0:
+        return torch.where(chosen[0], value, input)
+    shape = [1] * input.dim()
+    shape[dim] = size
+    return torch.where(chosen.reshape(shape), value.to(input.dtype), input)
 
 
 def scaled_dot_product_attention(

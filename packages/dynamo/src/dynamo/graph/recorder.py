@@ -264,6 +264,7 @@ class Recorder:
                 self._constants.append(result)
                 self.known.note(function, name, args, kwargs, result)
             elif kwargs.get("out") is not None or _writes(name):
+                self.mutated.add(id(result))
                 self._node(function, *nodes).meta["val"] = result
             else:  # an argument came back: as it was, or written to (`relu(x, inplace=True)`)
                 written = [
@@ -277,6 +278,7 @@ class Recorder:
         if name.startswith("_foreach_") and name.endswith("_"):
             self.mutated.update(id(value) for value in args[0])
         if isinstance(result, tuple | list) and any(type(item) is FakeTensor for item in result):
+            self.mutated.update(map(id, _fakes((), {"out": kwargs.get("out")})))
             return self._several(function, nodes, result)
         if name in calls.EFFECTS:
             if args and type(args[0]) is FakeTensor:

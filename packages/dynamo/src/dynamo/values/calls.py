@@ -168,7 +168,7 @@ def _function(
                 )
         if function.__code__ is _DISPATCHER:
             return call(machine, _single_dispatch(machine, function, args), args, kwargs)
-        if is_leaf(function):
+        if is_leaf(function) and not any(map(_is_behaviour, (*args, *kwargs.values()))):
             return call_native(machine, function, args, kwargs)
         if is_marked(function):
             marks = function.__dict__
@@ -185,6 +185,13 @@ def _function(
             )
         session.guard_function_code(function)
     return machine.inline(function, args, kwargs, resumable=resumable)
+
+
+def _is_behaviour(value: Any) -> bool:
+    """Whether an argument is code, or a record of options: no argument of a graph's node."""
+    return isinstance(
+        value, (types.FunctionType, types.MethodType, functools.partial, torch.nn.Module)
+    ) or hasattr(type(value), "__dataclass_fields__")
 
 
 _dispatched: Any = functools.singledispatch(lambda value: value)

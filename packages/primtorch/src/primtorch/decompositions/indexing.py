@@ -306,11 +306,19 @@ def index_reduce(
 
 @decomposes(aten.masked_scatter_backward.default)
 def masked_scatter_backward(grad_output: Tensor, mask: Tensor, sizes: Sequence[int]) -> Tensor:
-    """The gradient where the mask held, in order, then zeros, in the shape of the source."""
-    picked = aten.masked_select.default(grad_output, mask)
-    count = math.prod(sizes)
-    padded = aten.constant_pad_nd.default(picked, [0, count - picked.numel()])
-    return aten.view.default(padded, list(sizes))
+    """The gradient of the source of `masked_scatter`: the selected elements in order, zeros behind them."""
+    shape = list(torch.broadcast_shapes(grad_output.shape, mask.shape))
+    flat = reshaped(aten.expand.default(mask, shape), [-1])
+    gradient = reshaped(aten.expand.default(grad_output, shape), [-1])
+    length = math.prod(sizes)
+    place = aten.cumsum.default(cast(flat, torch.int64), 0) - 1
+    # What is not selected goes to one element behind the end.
+    place = aten.where.self(
+        flat, place, aten.full.default([], length, dtype=torch.int64, device=mask.device)
+    )
+    zeros = aten.full.default([length + 1], 0, dtype=grad_output.dtype, device=grad_output.device)
+    filled = aten.scatter.src(zeros, 0, place, gradient)
+    return aten.view.default(contiguous(aten.slice.Tensor(filled, 0, 0, length)), list(sizes))
 
 
 @decomposes(aten.bucketize.Tensor)

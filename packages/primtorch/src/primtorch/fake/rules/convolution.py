@@ -218,6 +218,8 @@ def _pooled(
     pads, dilations = spread(padding, rank), spread(dilation, rank)
     lengths = []
     for index, size in enumerate(x.shape[-rank:]):
+        if pads[index] < 0:
+            raise RuntimeError(f"pad must be non-negative, but got pad: {pads[index]}")
         if pads[index] > ((kernels[index] - 1) * dilations[index] + 1) // 2:
             raise RuntimeError(
                 "pad should be at most half of effective kernel size, but got "
@@ -284,6 +286,15 @@ def _average_pool(rank: int) -> Any:
 shape_rule("avg_pool1d")(_average_pool(1))
 shape_rule("avg_pool2d")(_average_pool(2))
 shape_rule("avg_pool3d")(_average_pool(3))
+
+
+@shape_rule("fractional_max_pool2d_backward", "fractional_max_pool3d_backward")
+def fractional_pool_backward(
+    sizes: Sizes, grad_output: TensorMeta, x: TensorMeta, *args: Any
+) -> TensorMeta:
+    """The gradient of the input, row-major."""
+    del sizes, grad_output, args
+    return x.contiguous()
 
 
 @shape_rule(

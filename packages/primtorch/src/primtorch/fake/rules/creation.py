@@ -190,10 +190,14 @@ def eye_m(
 
 
 def _arange_length(sizes: Sizes, start: Any, end: Any, step: Any) -> int | Expression:
+    if isinstance(step, (int, float)) and step == 0:
+        raise RuntimeError("step must be nonzero")
+    if all(isinstance(value, (int, float)) for value in (start, end, step)) and (
+        end < start if step > 0 else end > start
+    ):
+        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
     if any(isinstance(value, (float, Real)) for value in (start, end, step)):
         return math.ceil((end - start) / step)
-    if isinstance(step, int) and step == 0:
-        raise RuntimeError("step must be nonzero")
     length = -((start - end) // step)
     if isinstance(length, int):
         if length < 0:

@@ -157,6 +157,8 @@ def scatter(
     dim = wrap_dimension(dim, x.ndim)
     _require_index_within(sizes, x, dim, index)
     source = args[0] if args else kwargs.get("src")
+    if isinstance(source, TensorMeta) and source.dtype is not x.dtype:
+        raise RuntimeError("scatter(): Expected self.dtype to be equal to src.dtype")
     if isinstance(source, TensorMeta) and source.ndim == index.ndim and 0 not in index.shape:
         for have, want in zip(source.shape, index.shape, strict=True):
             if have is not want and sizes.less(have, want):

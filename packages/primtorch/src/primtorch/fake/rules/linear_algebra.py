@@ -44,6 +44,14 @@ def linalg_svd(
     return column_major(A, left), values, turned
 
 
+@shape_rule("geqrf")
+def geqrf(sizes: Sizes, x: TensorMeta) -> tuple[TensorMeta, TensorMeta]:
+    """(reflectors and R, stored by columns; the reflectors' factors)."""
+    del sizes
+    least = minimum(x.shape[-2], x.shape[-1])
+    return column_major(x, x.shape), x.contiguous((*x.shape[:-2], least))
+
+
 @shape_rule("linalg_eig")
 def linalg_eig(sizes: Sizes, x: TensorMeta) -> tuple[TensorMeta, TensorMeta]:
     """(eigenvalues, eigenvectors), complex; the CPU stores the vectors by columns."""

@@ -95,13 +95,26 @@ def _for_overloads(rule: Callable[..., Any], names: str, overloads: str) -> None
 _for_overloads(_real, "abs", "default")
 _for_overloads(
     _kept,
-    """neg relu sign sgn ceil floor trunc frac bitwise_not positive square conj_physical nan_to_num
+    """relu sign sgn ceil floor trunc frac bitwise_not positive square conj_physical nan_to_num
     hardtanh hardswish hardsigmoid elu celu leaky_relu gelu silu mish softplus softshrink
     hardshrink threshold relu6 prelu rrelu_with_noise_functional _conj_physical fill
     _prelu_kernel""",
     "default",
 )
 _for_overloads(_kept, "round", "default decimals")
+
+
+@shape_rule("neg")
+def neg(sizes: Sizes, x: TensorMeta) -> TensorMeta:
+    """-x of numbers."""
+    if x.dtype is torch.bool:
+        raise RuntimeError(
+            "Negation, the `-` operator, on a bool tensor is not supported. If you are trying to "
+            "invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+    return _kept(sizes, x)
+
+
 _for_overloads(
     _kept_floated,
     """exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh
@@ -195,7 +208,8 @@ def masked_fill(sizes: Sizes, x: TensorMeta, mask: TensorMeta, value: Any) -> Te
         raise RuntimeError(
             f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}"
         )
-    del value
+    if isinstance(value, complex) and not x.dtype.is_complex:
+        raise RuntimeError("value cannot be converted to the tensor's type without overflow")
     return x.contiguous(broadcast(sizes, x.shape, mask.shape))
 
 
@@ -224,11 +238,25 @@ def angle(sizes: Sizes, x: TensorMeta) -> TensorMeta:
     return pointwise(sizes, (x,), floating(x.dtype))
 
 
+def _require_real_parts(first: TensorMeta, second: TensorMeta) -> None:
+    if not {first.dtype, second.dtype} <= {torch.float16, torch.float32, torch.float64}:
+        raise RuntimeError(
+            "Expected both inputs to be Half, Float or Double tensors but got "
+            f"{first.dtype} and {second.dtype}"
+        )
+    if first.dtype is not second.dtype:
+        raise RuntimeError(
+            f"Expected object of scalar type {first.dtype} but got scalar type {second.dtype} for "
+            "second argument"
+        )
+
+
 @shape_rule("complex")
 def complex_(sizes: Sizes, real: TensorMeta, imag: TensorMeta) -> TensorMeta:
     """Complex numbers from their parts."""
     from primtorch.fake.promotion import complex_of
 
+    _require_real_parts(real, imag)
     return pointwise(sizes, (real, imag), complex_of(real.dtype))
 
 
@@ -252,6 +280,25 @@ def _loss_backward(sizes: Sizes, grad: TensorMeta, x: TensorMeta, *rest: Any) ->
 for _name in ("mse_loss_backward", "smooth_l1_loss_backward"):
     register(_loss_backward, _name)
 register(partial(_loss_backward), "soft_margin_loss_backward")
+
+
+@shape_rule("multilabel_margin_loss_forward")
+def multilabel_margin_loss(
+    sizes: Sizes, x: TensorMeta, target: TensorMeta, reduction: int
+) -> tuple[TensorMeta, TensorMeta]:
+    """(the loss of each row, or one number; which classes are targets)."""
+    del sizes
+    each = x.shape[:-1] if reduction == 0 else ()
+    return x.contiguous(each), x.contiguous(target.shape)
+
+
+@shape_rule("multilabel_margin_loss_backward")
+def multilabel_margin_loss_backward(
+    sizes: Sizes, grad: TensorMeta, x: TensorMeta, *args: Any
+) -> TensorMeta:
+    """The gradient of the input, row-major."""
+    del sizes, grad, args
+    return x.contiguous()
 
 
 @shape_rule("huber_loss_backward")

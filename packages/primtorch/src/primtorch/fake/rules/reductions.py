@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from primtorch.symbolic import Expression, Sizes
 
 
+_MOST_DIMENSIONS = 64  # ATen keeps the reduced ones in a set of bits
+
+
 def reduced_shape(shape: Shape, dimensions: tuple[int, ...], keepdim: bool) -> Shape:
     """The shape with the dimensions dropped, or kept with size one."""
     if keepdim:
@@ -92,8 +95,14 @@ def mean_dim(
 @shape_rule("amax", "amin")
 def amax(sizes: Sizes, x: TensorMeta, dim: Any = (), keepdim: bool = False) -> TensorMeta:
     """The extreme over dimensions."""
+    _refuse_many_dimensions(x)
     _refuse_empty(sizes, x, wrap_dimensions(dim, x.ndim), "amax")
     return _reduce(x, dim, keepdim, x.dtype)
+
+
+def _refuse_many_dimensions(x: TensorMeta) -> None:
+    if x.ndim > _MOST_DIMENSIONS:
+        raise RuntimeError("only tensors with up to 64 dims are supported")
 
 
 def _refuse_empty(sizes: Sizes, x: TensorMeta, dimensions: tuple[int, ...], name: str) -> None:
@@ -141,6 +150,7 @@ def aminmax(
 ) -> tuple[TensorMeta, TensorMeta]:
     """Smallest and largest."""
     del sizes
+    _refuse_many_dimensions(x)
     if dim is None:
         shape: Shape = (1,) * x.ndim if keepdim else ()
     else:
