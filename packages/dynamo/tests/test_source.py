@@ -7,6 +7,7 @@ import types
 import pytest
 import torch
 
+from dynamo.guards.places import Places
 from dynamo.source import (
     AttributeSource,
     ClosureSource,
@@ -27,7 +28,6 @@ from dynamo.source import (
     TypeSource,
     base_of,
     load_instructions,
-    normalized,
     root_of,
     value,
 )
@@ -92,16 +92,17 @@ def test_copies_are_equal(again):
     assert hash(again(source)) == hash(source)
 
 
-def test_normalizing_shares_tables():
-    memo = {}
-    weight = normalized(ModuleMemberSource(LAYER, "_parameters", "weight"), memo)
-    bias = normalized(ModuleMemberSource(LAYER, "_parameters", "bias"), memo)
+def test_members_of_a_module_share_the_place_of_their_table():
+    places = Places()
+    weight = places.of(ModuleMemberSource(LAYER, "_parameters", "weight"))
+    bias = places.of(ModuleMemberSource(LAYER, "_parameters", "bias"))
     assert weight.base is bias.base
-    assert weight.base.attribute == "_parameters"
-    assert normalized(X, memo) is X
-    assert normalized(weight, memo) is weight
-    net = torch.nn.Sequential(torch.nn.Linear(2, 2))
-    assert value(weight, Scope(None, {"self": net})) is net[0].weight
+    assert weight.base.key == "_parameters"
+    spelled_out = ItemSource(InstanceAttributeSource(LAYER, "_parameters"), "weight")
+    assert places.of(spelled_out) is weight
+    assert places.of(
+        SizeSource(ModuleMemberSource(LAYER, "_parameters", "weight"), 0)
+    ) is places.of(SizeSource(spelled_out, 0))
 
 
 def test_a_running_function_cannot_load_itself():

@@ -11,7 +11,7 @@ same object from the same frame.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from types import CellType, FunctionType
 from typing import TYPE_CHECKING, Any, assert_never
@@ -52,7 +52,6 @@ __all__ = [
     "array_as_tensor",
     "base_of",
     "load_instructions",
-    "normalized",
     "root_of",
     "twin_of",
     "value",
@@ -401,28 +400,6 @@ def root_of(source: Source) -> Source:
     while (base := base_of(source)) is not None:
         source = base
     return source
-
-
-def normalized(source: Source, memo: dict[Source, Source]) -> Source:
-    """The same path with module members spelled out, so that tables are shared between members.
-
-    `memo` holds what was normalized before; whoever normalizes many sources keeps it.
-    """
-    found = memo.get(source)
-    if found is None:
-        outer = base_of(source)
-        inner = None if outer is None else normalized(outer, memo)
-        match source:
-            case ModuleMemberSource(_, table, member):
-                assert inner is not None
-                found = ItemSource(normalized(InstanceAttributeSource(inner, table), memo), member)
-            case _ if inner is outer:
-                found = source
-            case _:
-                found = replace(source, base=inner)  # type: ignore[arg-type]  # it has a base
-        found = memo.setdefault(found, found)
-        memo[source] = found
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,8 @@ class GuardKind(Enum):
     SHAPE = "a predicate over sizes; no source - primtorch.symbolic.Predicate"
     PREDICATE = "operand(value) is true - (callable, text)"
 
+    __hash__ = object.__hash__  # Enum's own runs Python
+
 
 @dataclass(frozen=True, slots=True)
 class TensorGuard:

@@ -26,6 +26,7 @@ from dynamo.guards.kinds import (
     same_keys,
     storage_pattern,
 )
+from dynamo.guards.places import ATTRIBUTE, OTHER, Place, Places
 from dynamo.source import (
     AheadSource,
     ArraySource,
@@ -48,9 +49,7 @@ from dynamo.source import (
     TypeSource,
     ahead,
     array_as_tensor,
-    base_of,
     element,
-    normalized,
 )
 from primtorch.symbolic import And, Equal, LessThan, Not, Or, map_expression
 
@@ -60,24 +59,35 @@ if TYPE_CHECKING:
 
 __all__ = ["lower_program"]
 
+# Kinds whose step needs the operand only.
+_PLAIN = (
+    GuardKind.TYPE,
+    GuardKind.EQUAL,
+    GuardKind.CODE,
+    GuardKind.HAS_ATTRIBUTE,
+    GuardKind.LACKS_ATTRIBUTE,
+    GuardKind.CONTAINS,
+    GuardKind.LACKS,
+    GuardKind.LACKS_OWN_ATTRIBUTE,
+    GuardKind.NO_HOOKS,
+)
 _DEEPEST = 60  # operands that a shape predicate may keep waiting in C
 
 
 class _Lowering:
-    """The steps so far, and the register of each source that was loaded."""
+    """The steps so far; a place knows its register."""
 
-    def __init__(
-        self, fast: Any, code: CodeType, names: Sequence[str], memo: dict[Source, Source]
-    ) -> None:
+    def __init__(self, fast: Any, code: CodeType, names: Sequence[str], places: Places) -> None:
         self.op: dict[str, int] = fast.STEPS
         self.postfix: dict[str, int] = fast.POSTFIX
         self.code = code
         self.names = names
         self.steps: list[tuple[Any, ...]] = []
-        self.registers: dict[Source, int] = {}
         self.register_count = 0
-        self.memo = memo
-        self.integers: dict[Source, int] = {}
+        self.places = places
+        self.integers: dict[Place, int] = {}
+        self.key = self.op["LOAD_KEY"]
+        self.plain = {kind: self.op[f"CHECK_{kind.name}"] for kind in _PLAIN}
 
     def step(
         self,
@@ -94,18 +104,22 @@ class _Lowering:
 
     def load(self, source: Source) -> int:
         """The register that holds `source`, loaded now if it was not."""
-        found = self.registers.get(source)
-        if found is None:
-            path = normalized(source, self.memo)
-            if path is source:
-                base = base_of(source)
-                origin = -1 if base is None else self.load(base)
-                found = self.register_count
-                self.register_count += 1
-                self._load_step(source, origin, found)
-            else:
-                found = self.load(path)
-            self.registers[source] = found
+        place = self.places.of(source)
+        return place.register if place.register >= 0 else self.load_place(place)
+
+    def load_place(self, place: Place) -> int:
+        """The same of a place; a base that is loaded now comes first."""
+        base = place.base
+        origin = -1
+        if base is not None and base.base is not None:  # all roots hang below one place
+            origin = base.register if base.register >= 0 else self.load_place(base)
+        place.register = found = self.register_count
+        self.register_count += 1
+        if place.way is OTHER:
+            self._load_step(place.key, origin, found)
+        else:
+            number = 1 if place.way is ATTRIBUTE else 0
+            self.steps.append((self.key, origin, found, number, intern(place.key), None, None))
         return found
 
     def _load_step(self, source: Source, origin: int, into: int) -> None:
@@ -126,10 +140,6 @@ class _Lowering:
                 step("LOAD_CONSTANT", operand=value)
             case AttributeSource(_, attribute):
                 step("LOAD_ATTRIBUTE", operand=attribute)
-            case InstanceAttributeSource(_, attribute):
-                step("LOAD_KEY", number=1, operand=intern(attribute))
-            case ItemSource(_, key) if type(key) is str:
-                step("LOAD_KEY", operand=intern(key))
             case ItemSource(_, key):
                 small = type(key) is int and abs(key) < 2**31
                 number, second = (key, True) if small else (0, None)
@@ -152,15 +162,15 @@ class _Lowering:
                 step("LOAD_ELEMENT", operand=ahead, number=index)
             case ReferentSource():
                 step("LOAD_ELEMENT", operand=_referent)
-            case ModuleMemberSource():
-                raise AssertionError("module members are spelled out by `normalized`")
+            case ModuleMemberSource() | InstanceAttributeSource():
+                raise AssertionError("a place spells these out")
             case _:
                 assert_never(source)
 
     def load_integer(self, source: Source) -> int:
         """The integer register that holds `source`."""
-        source = normalized(source, self.memo)
-        found = self.integers.get(source)
+        place = self.places.of(source)
+        found = self.integers.get(place)
         if found is None:
             found = len(self.integers)
             match source:
@@ -172,22 +182,18 @@ class _Lowering:
                     self.step("INT_OFFSET", source=self.load(base), into=found)
                 case _:
                     self.step("INT_VALUE", source=self.load(source), into=found)
-            self.integers[source] = found
+            self.integers[place] = found
         return found
 
     def check(self, guard: Guard, size_sources: Mapping[Any, Source]) -> None:  # one case per kind
         source = -1 if guard.source is None else self.load(guard.source)
         operand = guard.operand
+        plain = self.plain.get(guard.kind)
+        if plain is not None:
+            self.steps.append((plain, source, -1, 0, operand, None, None))
+            return
         step = partial(self.step, source=source)
         match guard.kind:
-            case GuardKind.TYPE | GuardKind.CODE | GuardKind.EQUAL:
-                step(f"CHECK_{guard.kind.name}", operand=operand)
-            case GuardKind.HAS_ATTRIBUTE | GuardKind.LACKS_ATTRIBUTE:
-                step(f"CHECK_{guard.kind.name}", operand=operand)
-            case GuardKind.CONTAINS | GuardKind.LACKS:
-                step(f"CHECK_{guard.kind.name}", operand=operand)
-            case GuardKind.LACKS_OWN_ATTRIBUTE:
-                step("CHECK_LACKS_OWN_ATTRIBUTE", operand=operand)
             case GuardKind.IDENTITY:
                 if isinstance(operand, Weakly):
                     step("CHECK_REFERENCE", operand=operand.reference)
@@ -206,8 +212,6 @@ class _Lowering:
                     step("CHECK_CLASS_ATTRIBUTE", operand=name)
                 else:
                     step("CHECK_CLASS_ATTRIBUTE", operand=name, second=value, number=1)
-            case GuardKind.NO_HOOKS:
-                step("CHECK_NO_HOOKS")
             case GuardKind.SAME_OBJECT:
                 step("CHECK_SAME_OBJECT", into=self.load(operand))
             case GuardKind.DISTINCT:
@@ -229,7 +233,7 @@ class _Lowering:
             case GuardKind.PREDICATE:
                 step("CHECK_CALL", operand=operand[0])
             case _:
-                assert_never(guard.kind)
+                raise AssertionError(guard.kind)  # one of _PLAIN
 
     def _check_shape(self, predicate: Any, size_sources: Mapping[Any, Source]) -> None:
         writer = _PostfixWriter(
@@ -388,10 +392,10 @@ def lower_program(
     guards: Sequence[Guard],
     size_sources: Mapping[Any, Source],
     inputs: Sequence[Source],
-    memo: dict[Source, Source],
+    places: Places,
 ) -> Any:
-    """The extension's program; `memo` is the one of `normalized`."""
-    lowering = _Lowering(fast, code, names, memo)
+    """The extension's program; `places` are those of the guards."""
+    lowering = _Lowering(fast, code, names, places)
     for guard in guards:
         lowering.check(guard, size_sources)
     registers = tuple(map(lowering.load, inputs))

@@ -11,67 +11,19 @@ those before it on its own path.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dynamo.guards.extension import fast
-from dynamo.guards.kinds import FailedGuard, Guard, GuardKind, Weakly, check_guard, describe_guard
+from dynamo.guards.kinds import FailedGuard, Guard, GuardKind, check_guard, describe_guard
 from dynamo.guards.lower import lower_program
-from dynamo.source import (
-    Scope,
-    Source,
-    base_of,
-    normalized,
-    value,
-)
+from dynamo.guards.places import Places
+from dynamo.source import Scope, Source, value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from types import CodeType, FunctionType
 
 __all__ = ["GuardProgram", "argument_names", "compile_program"]
-
-# Lower is earlier among the guards on one value.
-_RANK: dict[GuardKind, int] = {
-    kind: rank
-    for rank, kind in enumerate(
-        (
-            GuardKind.TYPE,
-            GuardKind.IDENTITY,
-            GuardKind.TENSOR,
-            GuardKind.EQUAL,
-            GuardKind.LENGTH,
-            GuardKind.CODE,
-            GuardKind.NO_HOOKS,
-            GuardKind.LACKS_OWN_ATTRIBUTE,
-            GuardKind.CLASS_ATTRIBUTE,
-            GuardKind.CONTAINS,
-            GuardKind.LACKS,
-            GuardKind.KEYS,
-            GuardKind.HAS_ATTRIBUTE,
-            GuardKind.LACKS_ATTRIBUTE,
-            GuardKind.PREDICATE,
-            # what looks at several values comes after all that looks at one
-            GuardKind.GLOBAL_STATE,
-            GuardKind.NO_GLOBAL_HOOKS,
-            GuardKind.SAME_OBJECT,
-            GuardKind.DISTINCT,
-            GuardKind.STORAGES,
-            GuardKind.APART,
-            GuardKind.SHAPE,
-        )
-    )
-}
-_FIRST = frozenset({GuardKind.GLOBAL_STATE, GuardKind.NO_GLOBAL_HOOKS})
-_LAST = frozenset(
-    {
-        GuardKind.SAME_OBJECT,
-        GuardKind.DISTINCT,
-        GuardKind.STORAGES,
-        GuardKind.APART,
-        GuardKind.SHAPE,
-    }
-)
 
 _VARARGS, _VARKEYWORDS = 0x4, 0x8
 
@@ -86,7 +38,7 @@ def argument_names(code: CodeType) -> tuple[str, ...]:
 class GuardProgram:
     """Ordered guards of one entry, ready to be evaluated. Made by `compile_program`."""
 
-    __slots__ = ("_memo", "_native", "code", "guards", "inputs", "names", "size_sources")
+    __slots__ = ("_native", "_places", "code", "guards", "inputs", "names", "size_sources")
 
     def __init__(
         self,
@@ -94,7 +46,7 @@ class GuardProgram:
         guards: tuple[Guard, ...],
         size_sources: Mapping[Any, Source],
         inputs: tuple[Source, ...],
-        memo: dict[Source, Source],
+        places: Places,
     ) -> None:
         self.code = code
         self.guards = guards
@@ -102,7 +54,7 @@ class GuardProgram:
         self.names = argument_names(code)
         self.size_sources = dict(size_sources)
         self._native: Any = None
-        self._memo = memo  # paths that ordering spelled out, for lowering
+        self._places = places
 
     @property
     def native(self) -> Any:
@@ -115,9 +67,9 @@ class GuardProgram:
                 self.guards,
                 self.size_sources,
                 self.inputs,
-                self._memo,
+                self._places,
             )
-            self._memo = {}
+            self._places = Places()
         return self._native
 
     def check(self, arguments: Sequence[Any], function: FunctionType | None = None) -> bool:
@@ -230,79 +182,6 @@ class _Sizes(Mapping[Any, Any]):
         return len(self._sources)
 
 
-def _ordered(guards: Iterable[Guard], memo: dict[Source, Source]) -> tuple[Guard, ...]:
-    """State first, then values by path (a value before what is inside it), then relations."""
-    unique: dict[tuple[Any, ...], Guard] = {}
-    for guard in guards:
-        unique.setdefault(_identity(guard), _holding_weakly(guard))
-    first, last = [], []
-    by_source: dict[Source, list[Guard]] = {}
-    children: dict[Source | None, dict[Source, None]] = {None: {}}
-    for guard in unique.values():
-        if guard.kind in _FIRST or (guard.source is None and guard.kind not in _LAST):
-            first.append(guard)
-        elif guard.kind in _LAST:
-            last.append(guard)
-        else:
-            assert guard.source is not None
-            source = normalized(guard.source, memo)
-            _plant(source, children)
-            by_source.setdefault(source, []).append(guard)
-    middle: list[Guard] = []
-    # Roots with a tensor or constant of their own are cheapest to tell apart by; modules and
-    # globals follow.
-    roots = sorted(children[None], key=lambda root: _weight(root, children))
-    todo = list(reversed(roots))
-    while todo:
-        source = todo.pop()
-        middle += sorted(by_source.get(source, ()), key=lambda guard: _RANK[guard.kind])
-        todo += reversed(list(children.get(source, ())))
-    last.sort(key=lambda guard: _RANK[guard.kind])
-    return (*first, *middle, *last)
-
-
-def _holding_weakly(guard: Guard) -> Guard:
-    if guard.kind is not GuardKind.IDENTITY:
-        return guard
-    return replace(guard, operand=Weakly.if_possible(guard.operand))
-
-
-def _plant(source: Source, children: dict[Source | None, dict[Source, None]]) -> None:
-    while True:
-        base = base_of(source)
-        siblings = children.setdefault(base, {})
-        if source in siblings:
-            return
-        siblings[source] = None
-        if base is None:
-            return
-        source = base
-
-
-def _weight(root: Source, children: dict[Source | None, dict[Source, None]]) -> int:
-    """How many values hang below `root`."""
-    count, todo = 0, [root]
-    while todo:
-        below = children.get(todo.pop(), ())
-        count += len(below)
-        todo += below
-    return count
-
-
-def _identity(guard: Guard) -> tuple[Any, ...]:
-    """Equal for guards that say the same."""
-    operand = guard.operand
-    try:
-        hash(operand)
-    except TypeError:
-        key: Any = id(operand)
-    else:
-        key = (type(operand), operand) if guard.kind is not GuardKind.IDENTITY else id(operand)
-        if guard.kind is GuardKind.EQUAL:
-            key = (type(operand), repr(operand), id(type(operand)))
-    return (guard.source, guard.kind, key)
-
-
 def compile_program(
     guards: Iterable[Guard],
     sizes: Mapping[Any, Source] | None = None,
@@ -319,12 +198,12 @@ def compile_program(
         LookupError: a predicate has a symbol that `sizes` lacks, or a local source names no
         argument.
     """
-    memo: dict[Source, Source] = {}
-    ordered = _ordered(guards, memo)
+    places = Places()
+    ordered = places.order(guards)
     size_sources = dict(sizes or {})
     for guard in ordered:
         if guard.kind is GuardKind.SHAPE:
             unknown = [s for s in guard.operand.free_symbols if s not in size_sources]
             if unknown:
                 raise LookupError(f"no source for {unknown[0]} in {guard.operand.text}")
-    return GuardProgram(code, ordered, size_sources, tuple(inputs), memo)
+    return GuardProgram(code, ordered, size_sources, tuple(inputs), places)
