@@ -41,6 +41,7 @@ PUBLIC_ROOTS = {
         "primtorch.symbolic",
         "primtorch.fake",
         "primtorch.regions",
+        "primtorch.serial",
         "primtorch.errors",
     ),
     "dynamo": ("dynamo",),

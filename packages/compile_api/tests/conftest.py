@@ -7,6 +7,7 @@ from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 os.environ.setdefault("COMPILE_API_STRICT", "1")
+os.environ.setdefault("COMPILE_API_ARTIFACTS", "0")  # tests of the cache turn it on for themselves
 
 
 class TextExtension(SingleFileSnapshotExtension):

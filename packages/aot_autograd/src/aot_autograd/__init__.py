@@ -7,6 +7,7 @@ from aot_autograd.api import (
     aot_function,
     aot_module,
     aot_module_simplified,
+    restore,
 )
 from aot_autograd.errors import (
     AotError,
@@ -49,5 +50,6 @@ __all__ = [
     "default_partition",
     "make_boxed_func",
     "min_cut_rematerialization_partition",
+    "restore",
     "split",
 ]

@@ -19,6 +19,7 @@ from aot_autograd._torch import storage_identity
 from aot_autograd.compiling import Compiler, Observer, Toolchain, compile_flat
 from aot_autograd.options import AotOptions
 from aot_autograd.partition import Partition, min_cut_rematerialization_partition
+from aot_autograd.stored import restored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -111,6 +112,47 @@ def aot_module_simplified(
         tags=tags,
         source=getattr(gm, "_get_name", lambda: "graph")(),
     )
+
+
+def restore(
+    content: bytes | memoryview,
+    *,
+    restore_part: Callable[[memoryview], Boxed],
+    fw_compiler: Compiler,
+    bw_compiler: Compiler | None = None,
+    inference_compiler: Compiler | None = None,
+    partition_fn: Callable[..., Partition] = min_cut_rematerialization_partition,
+    decompositions: Mapping[OpOverload, Any] | None = None,
+    options: AotOptions | Mapping[str, object] | None = None,
+    observer: Observer | None = None,
+) -> Boxed:
+    """The callable whose `store()` gave these bytes, in this or another process.
+
+    Args:
+        content: The bytes.
+        restore_part: Gives a compiled graph from the bytes of its own `store()`.
+        fw_compiler: As in `aot_module_simplified`: for what was not compiled when the bytes were
+            made, a backward or derivatives of derivatives.
+        bw_compiler: The same.
+        inference_compiler: The same.
+        partition_fn: The same.
+        decompositions: The same.
+        options: The same.
+        observer: The same.
+
+    Raises:
+        primtorch.serial.Foreign: the bytes are damaged or don't fit this process.
+    """
+    tools = _toolchain(
+        fw_compiler,
+        bw_compiler,
+        inference_compiler,
+        partition_fn,
+        decompositions,
+        options,
+        observer,
+    )
+    return restored(content, tools, restore_part)
 
 
 def _flat_module(module: torch.nn.Module) -> Callable[..., Sequence[Any]]:

@@ -22,13 +22,8 @@ from aot_autograd.aliasing import mutated_groups, share, storage_groups
 from aot_autograd.double import DoubleBackward
 from aot_autograd.errors import CompilerContractError
 from aot_autograd.joint import InputSpec, Trace, trace
-from aot_autograd.runtime import (
-    Boxed,
-    Compiled,
-    as_boxed,
-    inference_callable,
-    training_callable,
-)
+from aot_autograd.runtime import Boxed, Compiled, as_boxed
+from aot_autograd.stored import Origin, storable_inference, storable_training
 from aot_autograd.text import text
 from primtorch.fake import FakeTensor, TensorMeta, meta_of
 
@@ -174,7 +169,8 @@ def compile_flat(
                 recorded = traced([share(example_inputs, group, source) for group in touched])
         if not recorded.has_backward:
             return _compile_inference(recorded, specs, tools)
-        return _compile_training(recorded, called, specs, tools)
+        origin = Origin(getattr(function, "graph_module", None), _order_of(specs, example_inputs))
+        return _compile_training(recorded, called, specs, tools, origin)
 
 
 def _is_lazy(value: Any) -> bool:
@@ -227,14 +223,19 @@ def _collection_paused() -> Iterator[None]:
             gc.enable()
 
 
+def _order_of(specs: Sequence[InputSpec], example_inputs: Sequence[Any]) -> list[int]:
+    """For each input which of the distinct ones it is."""
+    repeated = duplicates(example_inputs)
+    number = {spec.position: index for index, spec in enumerate(specs)}
+    return [number[repeated.get(position, position)] for position in range(len(example_inputs))]
+
+
 def _with_duplicates(
     function: FlatFunction, specs: Sequence[InputSpec], example_inputs: Sequence[Any]
 ) -> FlatFunction:
-    repeated = duplicates(example_inputs)
-    if not repeated:
+    if len(specs) == len(example_inputs):
         return function
-    number = {spec.position: index for index, spec in enumerate(specs)}
-    order = [number[repeated.get(position, position)] for position in range(len(example_inputs))]
+    order = _order_of(specs, example_inputs)
 
     def with_duplicates(*distinct: Any) -> Sequence[Any]:
         return function(*[distinct[index] for index in order])
@@ -264,13 +265,17 @@ def _compile_inference(recorded: Trace, specs: Sequence[InputSpec], tools: Toolc
     tools.saw("04_forward.py", module)
     compiled = _run_compiler(tools.inference_compiler, "inference_compiler", module)
     tracks = recorded.metadata.grad_mode and any(spec.requires_grad for spec in specs)
-    return inference_callable(
+    return storable_inference(
         as_boxed(compiled, "inference_compiler"), recorded.metadata, tracks=tracks
     )
 
 
 def _compile_training(
-    recorded: Trace, function: FlatFunction, specs: Sequence[InputSpec], tools: Toolchain
+    recorded: Trace,
+    function: FlatFunction,
+    specs: Sequence[InputSpec],
+    tools: Toolchain,
+    origin: Origin,
 ) -> Boxed:
     metadata = recorded.metadata
     joint = recorded.module()
@@ -289,7 +294,7 @@ def _compile_training(
     tools.saw("05_backward.py", cut.backward)
     compiled = _run_compiler(tools.fw_compiler, "fw_compiler", cut.forward)
     _adopt_layouts(cut, getattr(compiled, "output_layouts", None))
-    backward = _Deferred(cut.backward, tools)
+    backward = Deferred(tools, load=lambda: cut.backward)
     if not tools.options.lazy_backward:
         backward()
     placeholders = [node for node in cut.backward.graph.nodes if node.op == "placeholder"]
@@ -301,19 +306,18 @@ def _compile_training(
     double = None
     if tools.options.double_backward:
         double = DoubleBackward(function, specs, metadata, tools, compile_flat)
-    return training_callable(
-        Compiled(
-            forward=as_boxed(compiled, "fw_compiler"),
-            backward=backward,
-            saved=cut.saved,
-            metadata=metadata,
-            forward_outputs=forward_outputs,
-            total_outputs=_count_outputs(cut.forward),
-            double=double,
-            seeds=seeds,
-            reach=_tangents_reaching(cut.backward),
-        )
+    whole = Compiled(
+        forward=as_boxed(compiled, "fw_compiler"),
+        backward=backward,
+        saved=cut.saved,
+        metadata=metadata,
+        forward_outputs=forward_outputs,
+        total_outputs=_count_outputs(cut.forward),
+        double=double,
+        seeds=seeds,
+        reach=_tangents_reaching(cut.backward),
     )
+    return storable_training(whole, backward, origin)
 
 
 def _tangents_reaching(backward: fx.GraphModule) -> tuple[int, ...]:
@@ -358,27 +362,55 @@ def _adopt_layouts(cut: Partition, layouts: Sequence[Any] | None) -> None:
             )
 
 
-class _Deferred:
-    """The backward, compiled when it is first asked for; safe to ask from several threads."""
+class Deferred:
+    """The backward, compiled when it is first asked for; safe to ask from several threads.
 
-    __slots__ = ("_compiled", "_lock", "_module", "_tools")
+    Args:
+        tools: Its compiler.
+        load: Gives its graph.
+        made: It, where it was compiled before.
+    """
 
-    def __init__(self, module: fx.GraphModule, tools: Toolchain) -> None:
-        self._module: fx.GraphModule | None = module
+    __slots__ = ("_complete", "_load", "_lock", "_tools", "made")
+
+    def __init__(
+        self,
+        tools: Toolchain,
+        *,
+        load: Callable[[], fx.GraphModule] | None = None,
+        made: Boxed | None = None,
+    ) -> None:
+        self._load = load
         self._tools = tools
         self._lock = threading.Lock()
-        self._compiled: Boxed | None = None
+        self._complete: list[Callable[[], None]] = []
+        self.made = made
+
+    def graph(self) -> fx.GraphModule | None:
+        """The graph; None once it is compiled."""
+        load = self._load
+        return None if load is None else load()
+
+    def when_made(self, then: Callable[[], None]) -> None:
+        """Call `then` once the backward is compiled; never if it is already."""
+        if self.made is None:
+            self._complete.append(then)
 
     def __call__(self) -> Boxed:
-        compiled = self._compiled
+        """The compiled backward."""
+        compiled = self.made
         if compiled is None:
             with self._lock:
-                if self._compiled is None:
-                    assert self._module is not None, "the module is kept until it is compiled"
-                    made = _run_compiler(self._tools.bw_compiler, "bw_compiler", self._module)
-                    self._compiled = as_boxed(made, "bw_compiler")
-                    self._module = None
-                compiled = self._compiled
+                if self.made is None:
+                    assert self._load is not None, "the graph is kept until it is compiled"
+                    graph = self._load()
+                    made = _run_compiler(self._tools.bw_compiler, "bw_compiler", graph)
+                    self.made = as_boxed(made, "bw_compiler")
+                    self._load = None
+                compiled = self.made
+                told, self._complete = self._complete, []
+            for then in told:
+                then()
         return compiled
 
 

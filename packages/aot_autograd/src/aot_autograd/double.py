@@ -57,7 +57,14 @@ class DoubleBackward:
     def __call__(self, inputs: list[Any], seeds: list[Any], tangents: list[Any]) -> tuple[Any, ...]:
         """The gradients of the differentiable inputs, with an autograd graph of their own."""
         flat = [*inputs, *tangents, *seeds]
-        key = tuple([isinstance(one, torch.Tensor) and one.requires_grad for one in flat])
+        key = tuple(
+            [
+                (one.requires_grad, one.shape, one.stride())
+                if isinstance(one, torch.Tensor)
+                else one
+                for one in flat
+            ]
+        )
         compiled = self._compiled.get(key)
         if compiled is None:
             with self._lock:

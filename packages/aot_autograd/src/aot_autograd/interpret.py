@@ -69,7 +69,7 @@ class GraphFunction:
     """A flat function that runs a graph module."""
 
     def __init__(self, module: fx.GraphModule) -> None:
-        self._module = module
+        self._module = self.graph_module = module
         self.__name__ = type(module).__name__
         self._last = _last_readers(module.graph)
         self._masks = simplified_masks(module)

@@ -10,12 +10,18 @@ from compile_api.api import (
     reset,
     set_stance,
 )
+from compile_api.artifacts import (
+    ArtifactSummary,
+    load_cache_artifacts,
+    save_cache_artifacts,
+)
 from compile_api.backends import list_backends, register_backend
 from compile_api.doctor import doctor
 from compile_api.explain import Explanation, explain
 from compile_api.options import list_mode_options, list_options
 
 __all__ = [
+    "ArtifactSummary",
     "Explanation",
     "__version__",
     "compile",
@@ -27,8 +33,10 @@ __all__ = [
     "list_backends",
     "list_mode_options",
     "list_options",
+    "load_cache_artifacts",
     "mark_dynamic",
     "register_backend",
     "reset",
+    "save_cache_artifacts",
     "set_stance",
 ]

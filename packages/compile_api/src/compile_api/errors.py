@@ -187,8 +187,8 @@ class ArtifactRefused(CompileApiError, ValueError):
 
     section = "artifact-refused"
 
-    def __init__(self, why: str) -> None:
-        super().__init__(f"these cache artifacts are refused\n  why: {why}")
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"the cache artifacts in {path} are refused\n  why: {why}")
 
 
 class CompileWarning(UserWarning):

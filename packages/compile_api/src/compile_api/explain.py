@@ -65,6 +65,7 @@ class Explanation:
     kernels: tuple[Kernel, ...]
     stages: dict[str, Stage]
     seconds: float
+    cache: tuple[str, ...] = ()
 
     def write(self, directory: str | Path) -> list[Path]:
         """Writes one file per stage; returns their paths, in the order of the stages."""
@@ -96,7 +97,11 @@ class Explanation:
             )
         )
         lines = [f"{self.what}: {counts}, compiled and run in {self.seconds:.2f} s"]
-        for title, texts in (("graph break", self.graph_breaks), ("recompile", self.recompiles)):
+        for title, texts in (
+            ("graph break", self.graph_breaks),
+            ("recompile", self.recompiles),
+            ("artifact", self.cache),
+        ):
             for text in texts:
                 lines += ["", f"{title}:", *(f"  {line}" for line in text.splitlines())]
         if self.stages:
@@ -197,4 +202,5 @@ def collect(function: Callable[..., Any], watch: Watch, seconds: float) -> Expla
         kernels=tuple(kernels),
         stages=stages,
         seconds=seconds,
+        cache=tuple(dict.fromkeys(watch.cache)),
     )

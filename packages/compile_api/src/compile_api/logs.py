@@ -14,10 +14,10 @@ import sys
 from compile_api.errors import InvalidArgument, nearest
 from compile_api.options import log_topics
 
-__all__ = ["TOPICS", "configure", "emit", "emit_stage", "enabled"]
+__all__ = ["TOPICS", "configure", "emit", "emit_stage", "enabled", "stages_enabled"]
 
 TOPICS = ("bytecode", "graph", "guards", "graph_breaks", "recompiles", "joint", "loops", "schedule",
-          "kernels", "program")  # fmt: skip
+          "kernels", "program", "cache")  # fmt: skip
 _TOPIC_OF_STAGE = {
     "00": "bytecode",
     "01": "graph",
@@ -37,6 +37,15 @@ _LOGGERS = {topic: logging.getLogger(f"compile_api.{topic}") for topic in TOPICS
 def enabled() -> bool:
     """Tells whether any topic is listened to."""
     return any(logger.isEnabledFor(logging.INFO) for logger in _LOGGERS.values())
+
+
+def stages_enabled() -> bool:
+    """Tells whether any topic is listened to that only a compilation, not a restored program, has."""
+    return any(
+        logger.isEnabledFor(logging.INFO)
+        for topic, logger in _LOGGERS.items()
+        if topic in _TOPIC_OF_STAGE.values()
+    )
 
 
 def emit(topic: str, text: str) -> None:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FacadeOptions",
     "Settings",
+    "artifacts_by_environment",
     "cache_directory",
     "compiler_by_environment",
     "list_mode_options",
@@ -53,6 +54,12 @@ class FacadeOptions:
         default=False,
         metadata={
             "help": "run each graph eagerly beside its compiled form and compare the results"
+        },
+    )
+    artifact_cache: bool = dataclasses.field(
+        default=True,
+        metadata={
+            "help": "keep what was compiled on disk, and look there before capturing a function"
         },
     )
 
@@ -138,6 +145,11 @@ def _apply(changes: dict[str, dict[str, object]], given: Mapping[str, object]) -
 def strict_by_environment() -> bool:
     """Tells whether COMPILE_API_STRICT asks that faults of ours raise (it is on in all our tests)."""
     return os.environ.get("COMPILE_API_STRICT", "").lower() in _TRUE
+
+
+def artifacts_by_environment() -> bool:
+    """Tells whether COMPILE_API_ARTIFACTS leaves the artifact cache on; "0" or "off" turns it off."""
+    return os.environ.get("COMPILE_API_ARTIFACTS", "").lower() not in {"0", "off", "false", "no"}
 
 
 def log_topics() -> tuple[str, ...]:

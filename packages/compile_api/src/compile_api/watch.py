@@ -71,6 +71,7 @@ class Watch:
         self.records: list[GraphRecord] = []
         self.breaks: list[str] = []
         self.recompiles: list[str] = []
+        self.cache: list[str] = []
         self._record = record
         self._numbers = itertools.count()
         self._current: GraphRecord | None = None  # the frame that dynamo captures now
@@ -80,6 +81,17 @@ class Watch:
     def active(self) -> bool:
         """Tells whether anybody looks."""
         return self._record or logs.enabled()
+
+    @property
+    def wants_stages(self) -> bool:
+        """Tells whether somebody looks for what only a compilation shows, and a restored program lacks."""
+        return self._record or logs.stages_enabled()
+
+    def saw_cache(self, text: str) -> None:
+        """Logs what became of an artifact."""
+        if self._record:
+            self.cache.append(text)
+        logs.emit("cache", text)
 
     def for_capture(self) -> Observer | None:
         """Gives dynamo's observer; a frame's first stage opens a new record."""

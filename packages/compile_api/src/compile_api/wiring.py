@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import dynamo
 from aot_autograd import aot_module_simplified, make_boxed_func
+from aot_autograd import restore as aot_restore
+from compile_api.artifacts import ArtifactShelf
 from compile_api.errors import CompilationFailed, CompileWarning
+from compile_api.options import artifacts_by_environment
 from compile_api.verification import verified
 from compile_api.watch import ledger
 from inductor import compile_fx
+from inductor import restore as inductor_restore
 from primtorch import decomposition_table
 
 if TYPE_CHECKING:
@@ -45,12 +49,18 @@ def capture(
     fullgraph: bool,
 ) -> Compiled:
     """Gives the function that captures, compiles and calls; dynamo's own dispatcher, unwrapped."""
+    shelf = None
+    stores = hasattr(backend, "restore") and settings.facade.artifact_cache
+    if stores and artifacts_by_environment():
+        name = getattr(backend, "__name__", "")
+        shelf = ArtifactShelf(backend, settings, watch, name, dynamic, fullgraph)
     optimizer = dynamo.optimize(
         backend,
         dynamic=dynamic,
         fullgraph=fullgraph,
         options=settings.dynamo,
         observer=watch.for_capture(),
+        shelf=shelf,
     )
     return optimizer(function)
 
@@ -64,7 +74,26 @@ def inductor(settings: Settings, watch: Watch) -> Backend:
     ) -> Compiled:
         return compile_fx(graph, inputs, options=settings.inductor, observer=observer)
 
-    return _through_aot(compile_part, table, settings, watch, "inductor")
+    backend = _through_aot(compile_part, table, settings, watch, "inductor")
+
+    def restore_part(content: memoryview) -> Compiled:
+        restored: Compiled = inductor_restore(content, settings.inductor.compiler)
+        return restored
+
+    def restore(content: memoryview) -> Compiled:
+        """The compiled graph of an artifact; what it lacks is compiled as usual when it is asked for."""
+        ledger.add()
+        return aot_restore(
+            content,
+            restore_part=restore_part,
+            fw_compiler=lambda part, inputs: compile_part(part, inputs, None),
+            decompositions=table,
+            options=settings.aot_autograd,
+        )
+
+    if not settings.facade.verify:
+        backend.restore = restore  # type: ignore[attr-defined]
+    return backend
 
 
 def aot_eager(settings: Settings, watch: Watch) -> Backend:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynamo.guards import Guard
+    from dynamo.shelved import Shelf
 
 __all__ = [
     "CaptureReport",
@@ -45,11 +46,13 @@ def optimize(
     fullgraph: bool = False,
     options: DynamoOptions | None = None,
     observer: Callable[[str, str], None] | None = None,
+    shelf: Shelf | None = None,
 ) -> Callable[[Any], Any]:
     """A decorator that captures a function or module and compiles its graphs with `backend`.
 
     `backend` is a name or `callable(gm, example_inputs) -> callable`. `dynamic` None makes a size symbolic
     once it changed, True from the start, False never. `fullgraph` makes a graph break an error.
+    `shelf` keeps entries from process to process.
 
     Raises:
         UsageError: unknown backend, or not a callable.
@@ -59,7 +62,7 @@ def optimize(
 
     def decorate(target: Any) -> Any:
         compiler = Compiler(
-            found, settings, fullgraph=fullgraph, dynamic=dynamic, observer=observer
+            found, settings, fullgraph=fullgraph, dynamic=dynamic, observer=observer, shelf=shelf
         )
         if isinstance(target, torch.nn.Module):
             return CompiledModule(target, compiler.compile(_calling_module()))

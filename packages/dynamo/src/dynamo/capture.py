@@ -40,6 +40,7 @@ from dynamo.guards.kinds import memory_apart, storage_pattern
 from dynamo.machine.frame import Frame
 from dynamo.machine.interpreter import Machine
 from dynamo.source import ArraySource, FunctionSource, LocalSource
+from dynamo.stored.entry import Material
 from dynamo.values import locks, regions
 from dynamo.values.session import Session
 
@@ -58,13 +59,14 @@ _ATTEMPTS = 40
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What a capture made: the entry, and for reports its graph, its source and its break."""
+    """What a capture made: the entry, for reports its graph, its source and its break, and its material."""
 
     entry: Entry
     graph: Any
     source: str
     stop: GraphBreak | None
     message: str
+    material: Material | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,7 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
 def _root_frame(session: Session, request: Request) -> Frame:
     function = request.function
     session.remember(function, FunctionSource())
+    session.assumptions.inlined(function)
     frame = Frame(function, resumable=True)
     names = function.__code__.co_varnames
     cells = set(function.__code__.co_cellvars)
@@ -319,7 +322,15 @@ def _finish(
     )
     if request.observer is not None:
         request.observer("02_guards.py", program.text())
-    return Captured(Entry(program, graph=run), module, text, stop, message)
+    material = Material(
+        program,
+        text,
+        dict(emitter.constants),
+        compiled,
+        session.assumptions,
+        request.function.__qualname__,
+    )
+    return Captured(Entry(program, graph=run), module, text, stop, message, material)
 
 
 def _arrays_apart(recorder: Recorder) -> list[Guard]:

@@ -11,9 +11,10 @@ import logging
 import threading
 import time
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from dynamo import shelved
 from dynamo._native import CodeCache, CompiledFunction, forget_codes, run_original
 from dynamo._torch import python_dispatch_enabled
 from dynamo.capture import Captured, Request, UserError, capture
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from dynamo._native import Entry
     from dynamo.options import DynamoOptions
+    from dynamo.shelved import Shelf
 
 __all__ = ["Compiler", "forget_all", "take_stance"]
 
@@ -105,8 +107,10 @@ class Compiler:
         fullgraph: bool = False,
         dynamic: bool | None = None,
         observer: Callable[[str, str], None] | None = None,
+        shelf: Shelf | None = None,
     ) -> None:
         self.backend = backend
+        self.shelf = shelf
         self.options = options
         self.fullgraph = fullgraph
         self.dynamic = dynamic
@@ -208,6 +212,13 @@ class Compiler:
                 if len(cache.entries) >= _MOST * limit:
                     cache.remove(cache.entries[-1])
             start = time.perf_counter()
+            if self.shelf is not None:
+                taken = shelved.take(
+                    self.shelf, cache, function, slots, self.resume, self.nested.hook
+                )
+                if taken is not None:
+                    worth.compiling += time.perf_counter() - start
+                    return taken
             captured = self._capture(cache, function, slots)
             worth.compiling += time.perf_counter() - start
             if captured is None:
@@ -351,7 +362,9 @@ class Compiler:
                 raise fault from error
             self._fault(cache, fault)
             return None
-        self.captured.append(captured)
+        if self.shelf is not None and captured.material is not None:
+            shelved.put(self.shelf, function, captured.material, self.nested.hook)
+        self.captured.append(replace(captured, material=None))
         if captured.message:
             _log.info("%s", captured.message)
             if self.observer is not None:

@@ -60,6 +60,9 @@ def substitute_in_graph(
             _check_signatures(original, substitute)
 
         def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            machine.session.assumptions.refuse(
+                f"{substitute.__qualname__} stands in for a function that is not captured"
+            )
             return calls.call(machine, substitute, args, kwargs)
 
         RULES[original] = run
@@ -99,6 +102,7 @@ def call_constant(
     with torch._C.DisableTorchFunction():
         result = function(*real_args, **real_kwargs)
     session.guard_function_code(function)
+    session.assumptions.refuse(f"{function.__qualname__} is assumed to give a constant")
     return session.wrap(result, ConstantSource(result, f"{function.__qualname__}(...)"))
 
 

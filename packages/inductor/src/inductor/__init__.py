@@ -10,6 +10,7 @@ from inductor.errors import (
     WireError,
 )
 from inductor.options import InductorOptions
+from inductor.stored import restore
 
 __all__ = [
     "InductorError",
@@ -20,4 +21,5 @@ __all__ = [
     "WireError",
     "__version__",
     "compile_fx",
+    "restore",
 ]

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from dynamo.emit.reconstruct import Emitter
 
-__all__ = ["build_entry"]
+__all__ = ["build_entry", "entry_function"]
 
 
 def build_entry(
@@ -48,10 +48,16 @@ def build_entry(
     lines.extend(f"    {line}" for line in (*emitter.head, *emitter.lines))
     lines.append(f"    return {returned}")
     source = "\n".join(lines) + "\n"
+    return entry_function(source, scope, name), source
+
+
+def entry_function(source: str, scope: dict[str, Any], name: str) -> Callable[[list[Any]], Any]:
+    """The function that an entry's text defines, over the constants in `scope`."""
     filename = f"<dynamo entry of {name} #{_next_number()}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    exec(compile(source, filename, "exec"), scope)  # noqa: S102 - our own text, from no outside string
-    return scope["entry"], source
+    exec(compile(source, filename, "exec"), scope)  # noqa: S102 - our own text, made here or stored by us
+    made: Callable[[list[Any]], Any] = scope["entry"]
+    return made
 
 
 _NUMBERS = iter(range(1 << 62))

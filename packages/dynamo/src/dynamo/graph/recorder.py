@@ -382,6 +382,9 @@ class Recorder:
     def record_opaque(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A function marked `allow_in_graph`: one node, its body unseen."""
         self.known.clear()
+        if self.machine is not None:
+            name = getattr(function, "__qualname__", "a function")
+            self.machine.session.assumptions.refuse(f"{name} is allowed in the graph unseen")
         nodes = self._arguments(args), self._arguments(kwargs)
         try:
             with torch._C.DisableTorchFunction():

@@ -114,6 +114,7 @@ class Machine:
         session = self.session
         frame = Frame(function, resumable=resumable)
         code = frame.code
+        session.assumptions.inlined(function)
         if code.co_flags & _COROUTINE:
             raise GraphBreak(BreakReason.UNSUPPORTED_CALL, f"{code.co_qualname} is a coroutine")
         bind(

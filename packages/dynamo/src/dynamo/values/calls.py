@@ -248,6 +248,7 @@ def _object(
         if _known_outside(machine, function, args, kwargs):
             # The cache answers the same in every later call: asking it now is what eager does.
             result = function(*args, **kwargs)
+            machine.session.assumptions.answer(function, args, kwargs, result)
             return machine.session.wrap(result, ConstantSource(result))
         return call(machine, wrapped, args, kwargs, resumable=resumable)
     if kind is operator.attrgetter:

@@ -46,6 +46,7 @@ def call_module(
     if method is not _module_call:
         machine.session.guard_class_attribute(cls, "__call__", method)
         return calls.call(machine, method, (module, *args), kwargs, resumable=resumable)
+    machine.session.assumptions.class_attribute(cls, "__call__", method)
     return call_hooked(machine, module, args, kwargs, resumable=resumable)
 
 

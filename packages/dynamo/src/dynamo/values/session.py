@@ -7,7 +7,6 @@ made during the capture. Invariant: no object that existed before the capture is
 from __future__ import annotations
 
 import builtins
-import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +21,10 @@ from dynamo.source import (
     Namespace,
     Source,
 )
+from dynamo.stored.assumptions import ABSENT, Assumptions
 from dynamo.values.shadows import DELETED, Lazy, Shadow
 from dynamo.values.wrap import guard_new_object, wrap
+from primtorch.serial import is_trusted_module
 
 if TYPE_CHECKING:
     from dynamo.graph.recorder import Recorder
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "is_trusted"]
 
-# Namespaces whose functions, classes and submodules nobody replaces: no guard for each.
-_TRUSTED = frozenset(sys.stdlib_module_names) | {"torch", "numpy", "builtins"}
 _FIXED = (
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -40,14 +39,10 @@ _FIXED = (
     type,
     types.MethodDescriptorType,
 )
+is_trusted = is_trusted_module  # nobody replaces what is in these: no guard for each
 # What an object that capture holds itself cannot change.
 _SETTLED = (GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.EQUAL)
 _MISSING = object()
-
-
-def is_trusted(name: object) -> bool:
-    """Whether a module of this name belongs to torch or to Python."""
-    return isinstance(name, str) and name.partition(".")[0] in _TRUSTED
 
 
 class Session:
@@ -60,6 +55,7 @@ class Session:
         "_keep",
         "_namespaces",
         "ahead",
+        "assumptions",
         "attribute_memo",
         "copied_arrays",
         "fakes",
@@ -84,6 +80,7 @@ class Session:
     def __init__(self, function: types.FunctionType, recorder: Recorder) -> None:
         self.function = function
         self.recorder = recorder
+        self.assumptions = Assumptions()
         self.guards: dict[tuple[Any, ...], Guard] = {}
         self.sources: dict[int, Source] = {}
         self.shadows: dict[int, Shadow] = {}
@@ -263,11 +260,14 @@ class Session:
             if found is _MISSING:
                 raise NameError(f"name '{name}' is not defined")
             value = found
+            self.assumptions.name(names, name, ABSENT)
+            self.assumptions.name(vars(builtins), name, found)
         else:
             source = self.global_source(names, name)
             if isinstance(found, _FIXED) and is_trusted(names.get("__name__")):
                 if id(found) not in self.sources:
                     self.remember(found, ConstantSource(found, name))
+                self.assumptions.name(names, name, found)
                 value = found
             else:
                 value = self.wrap(found, source)
@@ -327,6 +327,7 @@ class Session:
     def guard_class_attribute(self, cls: type, name: str, value: Any) -> None:
         """The class keeps this attribute (functions: with this code)."""
         if is_trusted(cls.__module__):
+            self.assumptions.class_attribute(cls, name, value)
             return
         key = (GuardKind.CLASS_ATTRIBUTE, cls, name)
         if key not in self.guards:

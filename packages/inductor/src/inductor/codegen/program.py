@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from array import array
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -27,8 +27,9 @@ from inductor.codegen.gpu_kernels import (
 from inductor.ir import Kernel, OperatorCall, View
 from inductor.runtime.cpp_build import KernelSource, library_for
 from inductor.runtime.errors import BuildError
-from inductor.runtime.launch import Opcode, Result, ValueKind, conform, native_launcher
+from inductor.runtime.launch import Opcode, Result, ValueKind, native_launcher
 from inductor.runtime.reference import ReferenceCallable
+from inductor.stored import CallProgram, store
 from primtorch.symbolic import Expression, Symbol, map_expression
 
 if TYPE_CHECKING:
@@ -58,11 +59,12 @@ class BoxedCallable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BuiltKernel:
-    """A kernel of the schedule with its printed text and its address."""
+    """A kernel of the schedule with its printed text, its address and its name in libraries."""
 
     kernel: Kernel
     source: CppKernel
     address: int
+    symbol: str = ""
 
 
 def schedule_kernels(program: Program) -> tuple[Kernel, ...]:
@@ -105,7 +107,7 @@ def compile_program(program: Program, graph: GraphModule, settings: BuildSetting
         on_cpu = {name: made for name, made in built.items() if isinstance(made, BuiltKernel)}
         return PythonLauncher(program, on_cpu, reference)
     try:
-        return _Encoder(program, built, native).launcher(reference)
+        return _Encoder(program, built, native).launcher(reference, graph, settings)
     except BuildError as error:  # the GPU's part of the launcher can't be set up
         _warn_once(str(error))
         return reference
@@ -125,10 +127,11 @@ def build_kernels(
     if not on_cpu:
         return {**on_gpu}
     sources = [kernel_source(kernel) for kernel in on_cpu]
-    addresses = library_for(settings).addresses([KernelSource(source.text) for source in sources])
+    library, texts = library_for(settings), [KernelSource(source.text) for source in sources]
+    addresses, names = library.addresses(texts), library.names(texts)
     built: dict[str, BuiltKernel | LoadedKernel] = {**on_gpu}
-    for kernel, source, address in zip(on_cpu, sources, addresses, strict=True):
-        built[kernel.name] = BuiltKernel(kernel, source, address)
+    for kernel, source, address, name in zip(on_cpu, sources, addresses, names, strict=True):
+        built[kernel.name] = BuiltKernel(kernel, source, address, name)
     return built
 
 
@@ -255,13 +258,16 @@ class _Encoder:
             if isinstance(step, Kernel) and _can_refuse(built[step.name])
         ]
         self._own: set[str] = set()
+        self._symbols: list[tuple[int, str]] = []  # where in the code which kernel's address stands
         self._read = program.read_buffers
         self._device = program_device(program)
         on_gpu = self._device.type != "cpu"
         self._direct = gpu_direct_calls() if on_gpu else native.direct
 
-    def launcher(self, reference: ReferenceCallable) -> BoxedCallable:
-        """The C launcher that runs the program."""
+    def launcher(
+        self, reference: ReferenceCallable, module: GraphModule, settings: BuildSettings
+    ) -> BoxedCallable:
+        """The C launcher that runs the program; it can be stored."""
         self._inputs()
         program = self._program
         for number, step in enumerate(program.schedule.steps):
@@ -273,18 +279,21 @@ class _Encoder:
             self._release(number)
         self._results()
         places = self._places()  # may add instructions to the head
-        return self._native.launcher(
+        before = len(self._head) + len(places)
+        parts = CallProgram(
             code=array("q", [*self._head, *places, *self._code]),
             registers=array("q", self._registers.initial),
             slots=len(self._slots),
             inputs=len(program.graph.inputs),
             objects=tuple(self._objects),
-            recover=reference,
-            conform=conform,
             threshold=_THREAD_WORK,
             keep=bool(self._fallible),
             device=-1 if self._device.type == "cpu" else self._device.index or 0,
+            symbols=tuple((before + place, name) for place, name in self._symbols),
         )
+        made = parts.launcher(self._native, reference)
+        made.store_part = partial(store, parts, module, made, settings)
+        return made
 
     def _object(self, value: object) -> int:
         number = self._object_numbers.get(id(value))
@@ -381,7 +390,9 @@ class _Encoder:
         registers += [self._scalars[name] for name, _ in kernel.scalars]
         registers += [self._registers(value) for value in built.source.literals]
         slots = [self._slots[argument.buffer] for argument in kernel.arguments]
-        self._code += [Opcode.KERNEL, built.address, self._registers(kernel.decisions.work)]
+        work = self._registers(kernel.decisions.work)
+        self._symbols.append((len(self._code) + 1, built.symbol))
+        self._code += [Opcode.KERNEL, built.address, work]
         self._code += [len(slots), *slots, len(registers), *registers]
 
     def _launch(self, loaded: LoadedKernel) -> None:

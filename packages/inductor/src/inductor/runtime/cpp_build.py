@@ -15,6 +15,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -117,6 +118,7 @@ class KernelLibrary:
         self._lock = threading.Lock()
         self._loaded: dict[str, ctypes.CDLL] = {}
         self._addresses: dict[str, int] = {}
+        self._libraries: dict[str, Path | bytes] = {}  # where each kernel's machine code is
 
     @property
     def compiler(self) -> Compiler:
@@ -126,6 +128,49 @@ class KernelLibrary:
             CompilerMissingError: if there is none.
         """
         return find_compiler(self._settings.compiler)
+
+    def names(self, kernels: Sequence[KernelSource]) -> tuple[str, ...]:
+        """What each kernel is called in libraries.
+
+        Raises:
+            CompilerMissingError: there is no compiler, whose identity is part of a name.
+        """
+        compiler = self.compiler
+        return tuple(kernel.hash(compiler) for kernel in kernels)
+
+    def machine_code(self, names: Iterable[str]) -> dict[bytes, list[str]]:
+        """The libraries that hold loaded kernels, each with those of `names` that are in it.
+
+        Raises:
+            OSError: a library was deleted meanwhile.
+            KeyError: a kernel was not loaded by this process.
+        """
+        with self._lock:
+            places = [(name, self._libraries[name]) for name in names]
+        found: dict[bytes, list[str]] = {}
+        read: dict[Path, bytes] = {}
+        for name, place in places:
+            if isinstance(place, Path):
+                content = read[place] = read.get(place) or place.read_bytes()
+            else:
+                content = place
+            found.setdefault(content, []).append(name)
+        return found
+
+    def adopt(self, content: bytes | memoryview, names: Sequence[str]) -> dict[str, int]:
+        """The addresses of kernels in a library that is at hand as bytes.
+
+        It is loaded from memory: a read-only home or a swept cache doesn't matter.
+
+        Raises:
+            OSError: it cannot be loaded, or lacks a kernel.
+        """
+        with self._lock:
+            if not all(name in self._addresses for name in names):
+                held = bytes(content)
+                if not self._load(_as_file(held), names, held):
+                    raise OSError("a stored library of kernels can't be loaded")
+            return {name: self._addresses[name] for name in names}
 
     def addresses(self, kernels: Sequence[KernelSource]) -> tuple[int, ...]:
         """The address of each kernel, compiled if nobody has done so yet.
@@ -224,12 +269,12 @@ class KernelLibrary:
             return contextlib.nullcontext()
         return contextlib.closing(_Release(lock))
 
-    def _load(self, library: Path, names: Iterable[str]) -> bool:
-        key = str(library)
+    def _load(self, library: Path, names: Iterable[str], content: bytes | None = None) -> bool:
+        key = str(library) if content is None else hashlib.sha256(content).hexdigest()
         try:
             handle = self._loaded.get(key)
             if handle is None:
-                handle = ctypes.CDLL(key)
+                handle = ctypes.CDLL(str(library))
             found = {
                 name: ctypes.cast(getattr(handle, f"k_{name}"), ctypes.c_void_p).value or 0
                 for name in names
@@ -238,7 +283,25 @@ class KernelLibrary:
             return False
         self._loaded[key] = handle
         self._addresses.update(found)
+        self._libraries.update(dict.fromkeys(found, library if content is None else content))
         return True
+
+
+def _as_file(content: bytes) -> Path:
+    """A path under which `content` can be loaded.
+
+    The descriptor stays open: the loader knows libraries by their path, so that no two may have the same, and
+    profilers read the code from it.
+    """
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("compile-api-kernels", os.MFD_CLOEXEC)
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(content)
+        return Path(f"/proc/self/fd/{descriptor}")
+    descriptor, name = tempfile.mkstemp(suffix=".so")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    return Path(name)
 
 
 class _Release:

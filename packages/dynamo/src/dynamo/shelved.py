@@ -1,0 +1,105 @@
+"""Entries that outlive the process: asked for before a capture, put away after one.
+
+A `Shelf` is where the caller of `optimize` keeps bytes; this package says what they hold. An entry is found by the
+digest of the code that is called, made again for the call, and used if its guards hold. Invariant: what is on the
+shelf never changes what a program computes; whatever cannot be used or written is passed over, with the reason.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from dynamo.guards.program import argument_names
+from dynamo.stored import read_entry, write_entry
+from primtorch.serial import Foreign, NotStorable, code_digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FunctionType
+
+    from dynamo._native import CodeCache, Entry
+    from dynamo.stored.entry import Material
+
+__all__ = ["Shelf", "put", "take"]
+
+_log = logging.getLogger("dynamo")
+
+
+class Shelf(Protocol):
+    """Where entries are kept; all methods may be called from several threads."""
+
+    def find(self, code: str) -> Iterator[tuple[str, memoryview]]:
+        """The names and bytes kept under the digest of a code object, the likeliest first."""
+
+    def keep(self, code: str, name: str | None, content: bytes) -> str:
+        """Keep bytes, in the place of those with this name if one is given; gives the name."""
+
+    def used(self, code: str, name: str) -> None:
+        """Note that the bytes with this name serve this process."""
+
+    def store_graph(self, compiled: Callable[..., Any]) -> bytes:
+        """The bytes of a compiled graph; raises NotStorable."""
+
+    def restore_graph(self, content: memoryview) -> Callable[..., Any]:
+        """The compiled graph of bytes; raises Foreign."""
+
+    def tell(self, function: str, outcome: str, why: str) -> None:
+        """What became of an entry: "restored", "passed over", "kept" or "not kept"."""
+
+
+def take(
+    shelf: Shelf,
+    cache: CodeCache,
+    function: FunctionType,
+    slots: tuple[Any, ...],
+    resume: Callable[..., Any],
+    hook: Any,
+) -> tuple[Entry, list[Any]] | None:
+    """An entry from the shelf that serves the call, added to the cache; None if there is none."""
+    try:
+        code = code_digest(function.__code__)
+    except LookupError:
+        return None
+    arguments = dict(zip(argument_names(function.__code__), slots, strict=True))
+    for name, content in shelf.find(code):
+        try:
+            restored = read_entry(content, function, arguments, shelf.restore_graph, resume, hook)
+        except Foreign as error:
+            shelf.tell(function.__qualname__, "passed over", f"{name}: {error}")
+            continue
+        inputs = restored.entry.program.match(slots, function)
+        if inputs is None:
+            failed = restored.entry.program.explain(slots, function)
+            shelf.tell(function.__qualname__, "passed over", f"{name}: {failed}")
+            continue
+        cache.add(restored.entry)
+        shelf.used(code, name)
+        shelf.tell(function.__qualname__, "restored", name)
+        return restored.entry, inputs
+    return None
+
+
+def put(shelf: Shelf, function: FunctionType, material: Material, hook: Any) -> None:
+    """Put an entry on the shelf, and once more when its backward was compiled."""
+    try:
+        code = code_digest(function.__code__)
+    except LookupError as error:
+        shelf.tell(function.__qualname__, "not kept", f"its code holds a {error.args[0]}")
+        return
+    name = _put(shelf, code, None, material, hook)
+    when_complete = getattr(material.graph, "when_complete", None)
+    if when_complete is not None:
+        when_complete(lambda: _put(shelf, code, name, material, hook))
+
+
+def _put(shelf: Shelf, code: str, name: str | None, material: Material, hook: Any) -> str | None:
+    try:
+        graph = None if material.graph is None else shelf.store_graph(material.graph)
+        content = write_entry(material, graph, hook)
+    except NotStorable as error:
+        shelf.tell(material.name, "not kept", str(error))
+        return name
+    kept = shelf.keep(code, name, content)
+    shelf.tell(material.name, "kept", kept)
+    return kept
