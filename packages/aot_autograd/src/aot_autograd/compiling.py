@@ -292,6 +292,8 @@ def _compile_training(
     verify.partition(joint, forward_outputs, cut)
     tools.saw("04_forward.py", cut.forward)
     tools.saw("05_backward.py", cut.backward)
+    if not _restrides(cut.backward):
+        cut.forward.meta["visible_outputs"] = forward_outputs
     compiled = _run_compiler(tools.fw_compiler, "fw_compiler", cut.forward)
     _adopt_layouts(cut, getattr(compiled, "output_layouts", None))
     backward = Deferred(tools, load=lambda: cut.backward)
@@ -342,6 +344,15 @@ def _tangents_reaching(backward: fx.GraphModule) -> tuple[int, ...]:
 def _count_outputs(module: fx.GraphModule) -> int:
     output = next(iter(reversed(module.graph.nodes)))
     return len(output.args[0])
+
+
+def _restrides(backward: fx.GraphModule) -> bool:
+    """Whether the backward reads memory by strides that are meant for eager's layouts."""
+    return any(
+        getattr(node.target, "overloadpacket", None)
+        in (torch.ops.aten.as_strided, torch.ops.aten.as_strided_scatter)
+        for node in backward.graph.nodes
+    )
 
 
 def _adopt_layouts(cut: Partition, layouts: Sequence[Any] | None) -> None:

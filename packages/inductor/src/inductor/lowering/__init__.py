@@ -15,12 +15,13 @@ from inductor.lowering import (
 )
 from inductor.lowering import vendor as vendor_operators
 
-from inductor.lowering import product  # isort: skip  # takes addmm over from the vendor list
+from inductor.lowering import convolution, product  # isort: skip  # take over from the vendor list
 from inductor.lowering.lower import lower
 from inductor.lowering.registry import LOWERINGS, VENDOR, VIEWS
 
 FAMILIES = (
     assembly,
+    convolution,
     creation,
     indexing,
     normalization,

@@ -60,6 +60,8 @@ class Builder:
     def __init__(self, *, round_halves: bool = True, pad_everywhere: bool = False) -> None:
         self.round_halves = round_halves
         self._pad_everywhere = pad_everywhere
+        self.copies: dict[Value, Value] = {}
+        """What was copied into the layout that an operator wants; see `inductor.lowering.layouts`."""
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Node] = []
         self.fact: Any = None
@@ -71,13 +73,16 @@ class Builder:
         """What the graph promises of the current operator's argument `position`."""
         raise NotImplementedError
 
+    def on_gpu(self, device: torch.device) -> bool:
+        """Whether layouts are chosen as for a GPU."""
+        return device.type != "cpu" or self._pad_everywhere
+
     def padded(self, columns: Size, dtype: torch.dtype, device: torch.device) -> Size:
         """The number of columns that rows are given room for: on a GPU half types fill 16 bytes.
 
         Measured in docs/performance.md; short rows are left alone.
         """
-        on_gpu = device.type != "cpu" or self._pad_everywhere
-        if not on_gpu or dtype.itemsize != 2 or not isinstance(columns, int):
+        if not self.on_gpu(device) or dtype.itemsize != 2 or not isinstance(columns, int):
             return columns
         step = ROW_ALIGNMENT // dtype.itemsize
         return columns if columns < SHORTEST_PADDED_ROW else -(-columns // step) * step

@@ -7,6 +7,7 @@ operator that nobody knows is never an error.
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,10 +16,12 @@ from torch._ops import OpOverload
 from inductor.errors import UnsupportedOperationError, WireError
 from inductor.ir.nodes import Graph, GraphInput, Origin, View
 from inductor.ir.operations import VALUE_DTYPES, value_dtype
-from inductor.lowering.builder import Builder, TensorFact
+from inductor.lowering.builder import Builder, TensorFact, is_dense
+from inductor.lowering.layouts import carried, same_layout
 from inductor.lowering.pointwise import cost, reader
 from inductor.lowering.registry import LOWERINGS, VENDOR, VIEWS
 from inductor.lowering.values import Value
+from inductor.lowering.vendor import LAYOUT_GIVERS
 from primtorch.symbolic import Expression
 
 if TYPE_CHECKING:
@@ -119,6 +122,7 @@ def lower(
     constants: dict[str, torch.Tensor] = {}
     result: Any = ()
     outputs = _output_nodes(nodes)
+    visible = _visible(gm, nodes)
     for node in nodes:
         builder.node = node
         match node.op:
@@ -127,7 +131,7 @@ def lower(
             case "get_attr":
                 environment[node] = _attribute(builder, gm, node, facts[node], constants)
             case "call_function":
-                value = _call(builder, node, facts[node], environment)
+                value = _call(builder, node, facts[node], environment, free=node not in visible)
                 environment[node] = value
                 if isinstance(value, Value):
                     builder.settle(value, uses[node], output=node in outputs)
@@ -142,7 +146,10 @@ def lower(
         and isinstance(environment[node], Value)
         and environment[node].view is not None  # a varying number has no memory
     }
-    finished = tuple(_output(builder, item, facts, environment, owners) for item in result)
+    finished = tuple(
+        _output(builder, item, facts, environment, owners, free=item not in visible)
+        for item in result
+    )
     return Graph(
         name,
         tuple(inputs),
@@ -167,6 +174,12 @@ def _fetch(gm: GraphModule, path: str) -> Any:
     for part in path.split("."):
         value = getattr(value, part)
     return value
+
+
+def _visible(gm: GraphModule, nodes: list[Node]) -> set[Any]:
+    """The outputs whose strides the graph's caller sees: all but tensors saved for the backward."""
+    results = [item for node in nodes if node.op == "output" for item in node.args[0]]
+    return set(results[: gm.meta.get("visible_outputs", len(results))])
 
 
 def _output_nodes(nodes: list[Node]) -> set[Node]:
@@ -254,7 +267,10 @@ def _attribute(
     )
 
 
-def _call(builder: Builder, node: Node, fact: Any, environment: dict[Node, Any]) -> Any:
+def _call(
+    builder: Builder, node: Node, fact: Any, environment: dict[Node, Any], *, free: bool
+) -> Any:
+    """What a node yields; the layout of what the caller doesn't see is free."""
     target = node.target
     sizes = not isinstance(target, OpOverload) or isinstance(fact, (int, Expression))
     if sizes and target is not operator.getitem and not _has_tensor(fact):
@@ -269,6 +285,8 @@ def _call(builder: Builder, node: Node, fact: Any, environment: dict[Node, Any])
             str(node), f"{target} is no operator overload", node.meta.get("source_line")
         )
     kwargs = {key: _arguments(value, environment) for key, value in node.kwargs.items()}
+    if free and kwargs.get("memory_format") != torch.contiguous_format:
+        fact = _carried(builder, target, fact, args)
     builder.fact = fact
     builder.operator = target
     builder.origin = Origin(str(node.name), str(target), node.meta.get("source_line"))
@@ -287,6 +305,16 @@ def _call(builder: Builder, node: Node, fact: Any, environment: dict[Node, Any])
         # What was stored meanwhile is right as it is; what nobody reads is dropped by the schedule.
         builder.fact = fact
         return builder.call("fallback", target, args, kwargs, error.why)
+
+
+def _carried(builder: Builder, target: OpOverload, fact: Any, args: tuple[Any, ...]) -> Any:
+    """The layout that a result takes over from its operands, if the operator lets it choose."""
+    if target in VIEWS:
+        return fact
+    if target in LOWERINGS:
+        return carried(builder, fact, args)
+    image = LAYOUT_GIVERS.get(target)
+    return fact if image is None else carried(builder, fact, args[image : image + 1])
 
 
 def _strange_dtype(values: Any) -> torch.dtype | None:
@@ -332,6 +360,8 @@ def _output(
     facts: Mapping[Node, Any],
     environment: dict[Node, Any],
     owners: dict[str, Node],
+    *,
+    free: bool,
 ) -> View | Size | float | None:
     """What the callable returns for one output.
 
@@ -351,8 +381,11 @@ def _output(
     view = _output_view(builder, value)
     root = _root(item)
     mine = owners.setdefault(view.buffer, root) is root and root.op != "get_attr"
-    if mine and _same_stride(view, fact):
+    dense = free and is_dense(view.shape, view.stride)
+    if mine and dense:
         return view
+    if mine and same_layout(view.shape, view.stride, fact.stride):
+        return replace(view, stride=fact.stride)
     buffer = builder.buffer(fact.shape, fact.stride, fact.dtype, fact.device)
     builder.store(value, buffer.view)
     return buffer.view
@@ -367,10 +400,3 @@ def _output_view(builder: Builder, value: Value) -> View:
             value.function = None
             return view
     return builder.realize(value)
-
-
-def _same_stride(view: View, fact: TensorFact) -> bool:
-    return all(
-        ours == theirs or extent == 1
-        for ours, theirs, extent in zip(view.stride, fact.stride, view.shape, strict=True)
-    )

@@ -94,6 +94,26 @@ vendor(
         "_adaptive_avg_pool3d_backward",
     ),
 )
+LAYOUT_GIVERS = {
+    **dict.fromkeys(
+        _named(
+            "max_pool2d_with_indices",
+            "max_pool3d_with_indices",
+            "_adaptive_avg_pool2d",
+            "_adaptive_avg_pool3d",
+        ),
+        0,
+    ),
+    **dict.fromkeys(
+        _named(
+            "max_pool2d_with_indices_backward",
+            "avg_pool2d_backward",
+            "_adaptive_avg_pool2d_backward",
+        ),
+        1,
+    ),
+}
+"""The library's operators whose result is laid out as one of their operands, and which one."""
 vendor("the library's transforms", *_named("_fft_c2c", "_fft_r2c", "_fft_c2r"))
 vendor(
     "LAPACK's factorisations",

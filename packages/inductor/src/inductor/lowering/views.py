@@ -16,6 +16,7 @@ import torch
 from inductor.errors import UnsupportedOperationError
 from inductor.ir.index import delinearize, linear_index, product
 from inductor.ir.nodes import View
+from inductor.lowering.layouts import same_layout
 from inductor.lowering.registry import lowers
 from inductor.lowering.values import Coordinates, Value
 from primtorch.symbolic import bounds, maximum
@@ -457,8 +458,9 @@ def as_strided(
     fact = builder.fact
     base_fact = builder.argument_fact(0)
     stored = builder.realize(x)
-    if stored.stride != base_fact.stride:
-        raise UnsupportedOperationError("as_strided", "the operand isn't laid out as in eager")
+    if not same_layout(stored.shape, stored.stride, base_fact.stride):
+        # the strides are meant for eager's layout
+        stored = builder.copy(x, base_fact.stride).view
     start = base_fact.offset if storage_offset is None else storage_offset
     offset = stored.offset + start - base_fact.offset
     window = View(stored.buffer, fact.shape, tuple(stride), offset, x.dtype)
