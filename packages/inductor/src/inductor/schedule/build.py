@@ -30,7 +30,7 @@ def build(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Progra
 
     `for_gpu` makes kernels of the CPU as a GPU would get them.
     """
-    fusion = fuse(graph, fusing=fusing)
+    fusion = fuse(graph, fusing=fusing, for_gpu=for_gpu)
     items = ordered(fusion)
     readers: dict[str, set[int]] = {}
     for position, item in enumerate(items):

@@ -41,6 +41,7 @@ class Fusion:
     readers: dict[str, list[int]] = field(default_factory=dict)
     small: dict[tuple[Size, ...], int] = field(default_factory=dict)
     """The first group that began with a pointwise node, by its loops."""
+    for_gpu: bool = False
 
 
 def live_nodes(graph: Graph) -> list[LoopNode | OperatorCall]:
@@ -74,10 +75,10 @@ def _checks(node: LoopNode) -> bool:
     )
 
 
-def fuse(graph: Graph, *, fusing: bool = True) -> Fusion:
-    """Group the live nodes of a graph."""
+def fuse(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Fusion:
+    """Group the live nodes of a graph; `for_gpu` takes all devices for GPUs."""
     nodes = live_nodes(graph)
-    fusion = Fusion()
+    fusion = Fusion(for_gpu=for_gpu)
     writer_count: dict[str, int] = {}
     for node in nodes:
         for buffer in node.writes:
@@ -92,7 +93,7 @@ def fuse(graph: Graph, *, fusing: bool = True) -> Fusion:
         info = inspect(node)
         chosen = _choose(fusion, info, dependencies, sizes, writer_count) if fusing else None
         if chosen is None:
-            _append(fusion, new_group(len(fusion.items), info), dependencies)
+            _append(fusion, new_group(len(fusion.items), info, for_gpu=fusion.for_gpu), dependencies)
             number = len(fusion.items) - 1
             if node.kind == "pointwise":
                 fusion.small.setdefault(node.body.ranges, number)

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from inductor.analysis import Accesses, accesses_of
+from inductor.analysis.affine import coefficient
 from inductor.ir.index import inner_symbols, outer_symbols, product
-from inductor.schedule.blocks import LONGEST_ROW, largest
+from inductor.schedule.blocks import LONGEST_ROW, MULTIPROCESSORS, largest
 from inductor.schedule.space import (
     Mapping,
     align_by_access,
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
     from inductor.ir.nodes import LoopNode
     from inductor.ir.operations import Size
+
+SHORTEST_COLUMN = 256
+"""Columns this long are summed by many programs, each a part of them."""
 
 Level = Literal["outer", "inner"]
 Role = Literal["pointwise", "reduction", "scan", "accumulate", "scatter"]
@@ -100,6 +104,7 @@ class Group:
     barred: set[str] = field(default_factory=set)
     """Buffers written here that no member may read: complete only after the kernel."""
     closed: bool = False
+    on_gpu: bool = False
 
     @property
     def outer_variables(self) -> tuple[Symbol, ...]:
@@ -125,13 +130,14 @@ class Fit:
     """The level that all old members take; None if it stays."""
 
 
-def new_group(number: int, info: NodeInfo) -> Group:
-    """A group of one node."""
+def new_group(number: int, info: NodeInfo, *, for_gpu: bool = False) -> Group:
+    """A group of one node; `for_gpu` takes any device for a GPU."""
     node = info.node
     identity: Mapping = {symbol: symbol for symbol in (*info.outer, *info.inner)}
     level: Level = "inner" if node.body.reduction_ranges else "outer"
     member = Member(info, identity, node.kind, level)
     group = Group(number, node.body.ranges, node.body.reduction_ranges, [])
+    group.on_gpu = for_gpu or node.device.type != "cpu"
     group.closed = node.kind == "scatter" or not info.accesses.plain
     _add(group, member)
     return group
@@ -435,7 +441,47 @@ def _conflict(group: Group, info: NodeInfo, fit: Fit) -> str | None:
             return f"{buffer} is stored inside the rows"
         if stored_level == "outer" and not inner.isdisjoint(free_symbols(theirs)):
             return f"{buffer} isn't complete"
+    if level == "inner" and group.on_gpu and _waits_for_many(group, info, fit):
+        return "the whole card works on the reduction before anybody can go on"
     for buffer in info.accesses.stores:
         if buffer in group.loads or (buffer in group.stores and fit.member.role != "pointwise"):
             return f"writes {buffer}, which the other reads"
     return None
+
+
+def _waits_for_many(group: Group, info: NodeInfo, fit: Fit) -> bool:
+    """Whether the node would sweep rows or columns again whose reduction is divided among programs.
+
+    Too few programs would be left to read them: a kernel of its own has as many as there are elements.
+    """
+    finished = {
+        buffer
+        for member in group.members
+        if member.role == "reduction"
+        for buffer in member.info.accesses.stores
+    }
+    if finished.isdisjoint(info.accesses.loads):
+        return False
+    points, length = product(fit.outer), product(fit.inner)
+    if not isinstance(points, int) or not isinstance(length, int):
+        return False
+    if _are_columns(group):
+        return length >= SHORTEST_COLUMN
+    return length > LONGEST_ROW and points < 2 * MULTIPROCESSORS
+
+
+def _are_columns(group: Group) -> bool:
+    """Whether neighbours in memory belong to different reductions."""
+    if not group.outer or not group.inner:
+        return False
+    last = group.inner_variables[-1]
+    for member in group.members:
+        if member.role != "reduction":
+            continue
+        for indices in member.info.accesses.loads.values():
+            index = substitute(indices[0], member.mapping)
+            if coefficient(index, last) not in (0, 1) and any(
+                coefficient(index, symbol) == 1 for symbol in group.outer_variables
+            ):
+                return True
+    return False

@@ -224,7 +224,7 @@ def _parts(kernel: Kernel, buffers: dict[str, Buffer]) -> list[Kernel] | None:
     (sweep,) = sweeps
     names = {operation.name for operation in sweep.operations}
     reductions = [operation for operation in sweep.operations if operation.name == "reduce"]
-    if names & {"store", "accumulate", "scan", "indirect"} or not reductions:
+    if names & {"accumulate", "scan", "indirect"} or not reductions:
         return None
     before = [stage for stage in body.stages if stage.start < sweep.start]
     if any(
@@ -234,7 +234,7 @@ def _parts(kernel: Kernel, buffers: dict[str, Buffer]) -> list[Kernel] | None:
     ):
         return None
     split = _choose_split(
-        kernel, {str(operation.attribute) for operation in reductions}, may_pad=True
+        kernel, {str(operation.attribute) for operation in reductions}, may_pad="store" not in names
     )
     if split is None:
         return None
