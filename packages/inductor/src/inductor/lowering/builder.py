@@ -28,8 +28,10 @@ if TYPE_CHECKING:
 
 CHEAP_OPERATIONS = 2
 CHEAP_LOADS = 1
+FREE_OPERATIONS = 12
 LARGEST_COMPUTATION = 120
 MOST_LOADS = 16
+IMAGE_RANKS = (4, 5)
 ROW_ALIGNMENT = 16
 SHORTEST_PADDED_ROW = 512
 PRODUCTS = frozenset(
@@ -119,6 +121,11 @@ class Builder:
         if value.stored or value.is_view:
             return
         cheap = value.operations <= CHEAP_OPERATIONS and value.loads <= CHEAP_LOADS
+        if self.on_gpu(value.device) and value.traffic is not None and has_columns(value):
+            # Sums over columns end their kernels, so several kernels read this in any case, and
+            # arithmetic is free where memory is the limit.
+            within = value.operations <= FREE_OPERATIONS
+            cheap = cheap or (within and value.traffic <= value.dtype.itemsize)
         large = value.operations > LARGEST_COMPUTATION or value.loads > MOST_LOADS
         if output or large or (uses > 1 and not cheap):
             self.realize(value, leaves=output)
@@ -222,6 +229,7 @@ class Builder:
         operations: int,
         loads: int,
         stride: Sequence[Size] | None = None,
+        traffic: int | None = None,
     ) -> Value:
         """A computed value."""
         return Value(
@@ -232,6 +240,7 @@ class Builder:
             function,
             operations,
             loads,
+            traffic,
             None if stride is None else tuple(stride),
         )
 
@@ -347,6 +356,13 @@ def is_dense(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
             return False
         expected = expected * shape[axis]
     return True
+
+
+def has_columns(value: Value) -> bool:
+    """Whether a value is an image whose channels lie side by side: statistics of a channel are column sums."""
+    stride = value.stride
+    image = stride is not None and len(value.shape) in IMAGE_RANKS
+    return image and stride[1] == 1 and value.shape[1] != 1 and stride[-1] != 1
 
 
 def layout_for(shape: Sequence[Size], stride: Sequence[Size] | None) -> tuple[Size, ...]:

@@ -15,7 +15,7 @@ import torch
 
 from inductor.ir.index import contiguous_stride
 from inductor.ir.nodes import View
-from inductor.lowering.builder import TensorFact, layout_for
+from inductor.lowering.builder import IMAGE_RANKS, TensorFact, layout_for
 from inductor.lowering.values import Value
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from inductor.ir.operations import Size
     from inductor.lowering.builder import Builder
-
-IMAGE_RANKS = (4, 5)
 
 
 def channels_last(shape: Sequence[Size]) -> tuple[Size, ...]:

@@ -190,7 +190,20 @@ def elementwise(
         operations=operations + weight,
         loads=loads,
         stride=fact.stride,
+        traffic=_traffic(operands, shape),
     )
+
+
+def _traffic(operands: Sequence[Operand], shape: Sequence[Size]) -> int | None:
+    """Bytes read for one element of an elementwise result."""
+    total = 0
+    for operand in operands:
+        if isinstance(operand, Value):
+            read = operand.traffic_within(shape)
+            if read is None:
+                return None
+            total += read
+    return total
 
 
 def cost(operands: Sequence[Operand]) -> tuple[int, int]:
@@ -547,6 +560,7 @@ def where(builder: Builder, condition: Value, x: Operand, y: Operand) -> Value:
         operations=operations + 1,
         loads=loads,
         stride=fact.stride,
+        traffic=_traffic((condition, x, y), fact.shape),
     )
 
 

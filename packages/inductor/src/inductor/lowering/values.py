@@ -7,7 +7,7 @@ whoever refers to it reads memory from then on. Views of computed values keep th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,8 @@ class Value:
         function: how an element is computed; None when stored.
         operations: weighted count of scalar operations for one element.
         loads: count of memory reads for one element.
+        traffic: bytes read for one element, operands that are spread over it left out; None unless
+            known.
         stride: the strides that eager's result has, a hint for the layout when stored.
         base, window: this is a view of `base`; `window` gives its `View` from the base's, or None
             where strides can't express it.
@@ -48,6 +50,7 @@ class Value:
     function: LoadFunction | None = None
     operations: int = 0
     loads: int = 1
+    traffic: int | None = None
     stride: tuple[Size, ...] | None = None
     base: Value | None = None
     window: ViewFunction | None = None
@@ -61,6 +64,21 @@ class Value:
             return recorder.load(view.buffer, index, view.dtype)
         assert self.function is not None, "a value is stored or computed"
         return self.function(recorder, coordinates)
+
+    def traffic_within(self, shape: Sequence[Size]) -> int | None:
+        """Bytes read for one element of a result of this shape that this is an operand of."""
+        missing = len(shape) - len(self.shape)
+        if missing or any(
+            mine == 1 and extent != 1 for mine, extent in zip(self.shape, shape, strict=True)
+        ):
+            return 0
+        if self.view is None:
+            return self.traffic
+        spread = any(
+            step == 0 and extent != 1
+            for step, extent in zip(self.view.stride, self.shape, strict=True)
+        )
+        return 0 if spread else self.dtype.itemsize
 
     @property
     def stored(self) -> bool:

@@ -57,12 +57,20 @@ def window_on(
     if result.view is None:
         result.operations = 0 if base.stored else base.operations
         result.loads = 1 if base.stored else base.loads
+        result.traffic = _traffic(base, shape)
 
         def load(recorder: Recorder, place: Coordinates) -> Scalar:
             return base.load(recorder, coordinates(place))
 
         result.function = load
     return result
+
+
+def _traffic(base: Value, shape: Sequence[Size]) -> int | None:
+    """Bytes read for one element of a view; next to none where it repeats its base's."""
+    if base.is_view or product(tuple(shape)) == product(base.shape):
+        return base.traffic_within(base.shape)
+    return 0 if 1 in base.shape and len(shape) >= len(base.shape) else None
 
 
 def _stride_hint(builder: Builder, shape: Sequence[Size]) -> tuple[Size, ...] | None:
