@@ -15,7 +15,7 @@ from inductor.lowering import (
 )
 from inductor.lowering import vendor as vendor_operators
 
-from inductor.lowering import convolution, product  # isort: skip  # take over from the vendor list
+from inductor.lowering import convolution, max_pooling, product  # isort: skip  # take over from the vendor list
 from inductor.lowering.lower import lower
 from inductor.lowering.registry import LOWERINGS, VENDOR, VIEWS
 
@@ -24,6 +24,7 @@ FAMILIES = (
     convolution,
     creation,
     indexing,
+    max_pooling,
     normalization,
     pointwise,
     pooling,

@@ -361,8 +361,9 @@ def is_dense(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
 def has_columns(value: Value) -> bool:
     """Whether a value is an image whose channels lie side by side: statistics of a channel are column sums."""
     stride = value.stride
-    image = stride is not None and len(value.shape) in IMAGE_RANKS
-    return image and stride[1] == 1 and value.shape[1] != 1 and stride[-1] != 1
+    if stride is None or len(value.shape) not in IMAGE_RANKS:
+        return False
+    return stride[1] == 1 and value.shape[1] != 1 and stride[-1] != 1
 
 
 def layout_for(shape: Sequence[Size], stride: Sequence[Size] | None) -> tuple[Size, ...]:

@@ -32,9 +32,7 @@ def convolution(builder: Builder, x: Value, weight: Value, *rest: Any) -> Any:
 
 
 @lowers(aten.convolution_backward.default)
-def convolution_backward(
-    builder: Builder, grad: Value, x: Value, weight: Value, *rest: Any
-) -> Any:
+def convolution_backward(builder: Builder, grad: Value, x: Value, weight: Value, *rest: Any) -> Any:
     """Gradients of the image, the weight and the bias."""
     grad_fact = builder.argument_fact(0)
     if wants_channels_last(builder, grad_fact):

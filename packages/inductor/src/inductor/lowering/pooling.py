@@ -26,7 +26,7 @@ aten = torch.ops.aten
 LARGEST_WINDOW = 25
 
 
-def _spread(values: Any, rank: int) -> tuple[int, ...]:
+def spread_over(values: Any, rank: int) -> tuple[int, ...]:
     """One number for each dimension; a single one stands for all."""
     numbers = tuple(values)
     return numbers * rank if len(numbers) == 1 else numbers
@@ -52,9 +52,9 @@ def average_pool(
     """The mean of each window, by the count of elements that eager divides by."""
     del ceil_mode  # the promised shape has it
     rank = 3 if builder.operator is aten.avg_pool3d.default else 2
-    window = _spread(kernel_size, rank)
-    step = _spread(stride, rank) if stride else window
-    pad = _spread(padding, rank)
+    window = spread_over(kernel_size, rank)
+    step = spread_over(stride, rank) if stride else window
+    pad = spread_over(padding, rank)
     if not x.dtype.is_floating_point:
         raise UnsupportedOperationError("avg_pool", "of integers")
     total = 1
@@ -117,6 +117,15 @@ def _inside_load(
     wide: torch.dtype,
 ) -> Scalar:
     """An element, 0 outside of the tensor."""
+    mask = window_mask(recorder, at, sizes)
+    if mask is None:
+        return recorder.to_dtype(x.load(recorder, place), wide)
+    with recorder.masked(mask):
+        return recorder.to_dtype(x.load(recorder, place), wide)
+
+
+def window_mask(recorder: Recorder, at: Sequence[Size], sizes: Sequence[int]) -> Scalar | None:
+    """Whether coordinates lie within the tensor; None where they always do."""
     mask: Scalar | None = None
     for coordinate, size in zip(at, sizes, strict=True):
         low, high = _range(coordinate)
@@ -128,10 +137,7 @@ def _inside_load(
             tests.append(recorder.op("lt", index, recorder.constant(size, torch.int64)))
         for test in tests:
             mask = test if mask is None else recorder.op("logical_and", mask, test)
-    if mask is None:
-        return recorder.to_dtype(x.load(recorder, place), wide)
-    with recorder.masked(mask):
-        return recorder.to_dtype(x.load(recorder, place), wide)
+    return mask
 
 
 def _range(value: Size) -> tuple[int | None, int | None]:

@@ -93,7 +93,9 @@ def fuse(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Fusion:
         info = inspect(node)
         chosen = _choose(fusion, info, dependencies, sizes, writer_count) if fusing else None
         if chosen is None:
-            _append(fusion, new_group(len(fusion.items), info, for_gpu=fusion.for_gpu), dependencies)
+            _append(
+                fusion, new_group(len(fusion.items), info, for_gpu=fusion.for_gpu), dependencies
+            )
             number = len(fusion.items) - 1
             if node.kind == "pointwise":
                 fusion.small.setdefault(node.body.ranges, number)

@@ -1,0 +1,149 @@
+"""Images of half types are laid out channels last on a GPU; what the caller sees keeps eager's strides."""
+
+import operator
+
+import pytest
+import torch
+from torch.fx import Graph, GraphModule
+
+from inductor import InductorOptions
+from inductor.ir import Kernel, OperatorCall
+from inductor.ir.execute import run_program
+from inductor.pipeline import plan
+from primtorch.fake import ShapeContext, fakeify
+
+aten = torch.ops.aten
+AS_ON_A_GPU = InductorOptions(strict=True, verify=True, executor="triton_interpreter")
+WHOLE = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
+
+
+def planned(function, *inputs, visible=None):
+    """The program of `function(call, *nodes)` as a GPU gets it."""
+    context = ShapeContext()
+    graph = Graph()
+    nodes = []
+    for number, tensor in enumerate(inputs):
+        node = graph.placeholder(f"x{number}")
+        node.meta["val"] = fakeify(tensor, context)
+        node.meta["input"] = {"kind": "argument", "name": node.name, "static": False}
+        nodes.append(node)
+
+    def call(target, *args, **kwargs):
+        node = graph.call_function(target, args, kwargs)
+        values = torch.fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
+        node.meta["val"] = target(*values[0], **values[1])
+        return node
+
+    graph.output(tuple(function(call, *nodes)))
+    module = GraphModule(torch.nn.Module(), graph)
+    module.meta["wire"] = 1
+    if visible is not None:
+        module.meta |= {"role": "forward", "visible_outputs": visible}
+    return plan(module, AS_ON_A_GPU)
+
+
+def image(*shape):
+    return torch.randn(shape).bfloat16()
+
+
+def two_convolutions(call, x, first, second):
+    hidden = call(aten.relu.default, call(aten.convolution.default, x, first, None, *WHOLE))
+    return [hidden, call(aten.convolution.default, hidden, second, None, *WHOLE)]
+
+
+def is_channels_last(view):
+    return torch.empty_strided(view.shape, view.stride, device="meta").is_contiguous(
+        memory_format=torch.channels_last
+    )
+
+
+def test_convolutions_take_and_give_channels_last_and_the_caller_gets_eagers_strides():
+    inputs = image(2, 4, 8, 8), image(8, 4, 3, 3), image(8, 8, 3, 3)
+    program = planned(two_convolutions, *inputs)
+    calls = [step for step in program.schedule.steps if isinstance(step, OperatorCall)]
+    assert len(calls) == 2
+    for step in calls:
+        assert all(is_channels_last(view) for view in step.views())
+        assert is_channels_last(program.graph.buffers[step.outputs[0]].view)
+    hidden, result = run_program(program, inputs)
+    expected = torch.relu(torch.conv2d(inputs[0], inputs[1], padding=1))
+    torch.testing.assert_close(hidden, expected, rtol=2e-2, atol=2e-2)
+    wanted = torch.conv2d(expected, inputs[2], padding=1)
+    torch.testing.assert_close(result, wanted, rtol=5e-2, atol=2e-1)
+    assert hidden.stride() == expected.stride()
+    assert result.stride() == expected.stride()
+
+
+def test_between_two_convolutions_no_image_changes_its_layout():
+    def function(call, x, first, second):
+        return two_convolutions(call, x, first, second)[1:]
+
+    program = planned(function, image(2, 4, 8, 8), image(8, 4, 3, 3), image(8, 8, 3, 3))
+    kernels = [step for step in program.schedule.steps if isinstance(step, Kernel)]
+    # the image and two weights on the way in, relu, the result on the way out
+    assert len(kernels) == 5
+
+
+def test_saved_tensors_stay_channels_last():
+    inputs = image(2, 4, 8, 8), image(8, 4, 3, 3), image(8, 8, 3, 3)
+    program = planned(two_convolutions, *inputs, visible=1)
+    seen, saved = program.graph.outputs
+    assert seen.stride == (512, 64, 8, 1)
+    assert is_channels_last(saved)
+
+
+def test_single_precision_keeps_its_layout():
+    inputs = torch.randn(2, 4, 8, 8), torch.randn(8, 4, 3, 3), torch.randn(8, 8, 3, 3)
+    program = planned(two_convolutions, *inputs)
+    calls = [step for step in program.schedule.steps if isinstance(step, OperatorCall)]
+    assert not any(is_channels_last(view) for step in calls for view in step.views())
+
+
+def test_gradients_of_a_convolution():
+    inputs = image(2, 8, 8, 8), image(2, 4, 8, 8), image(8, 4, 3, 3)
+    arguments = ([8], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
+
+    def function(call, grad, x, weight):
+        made = call(aten.convolution_backward.default, grad, x, weight, *arguments)
+        return [call(operator.getitem, made, number) for number in range(3)]
+
+    results = run_program(planned(function, *inputs), inputs)
+    expected = aten.convolution_backward(*inputs, *arguments)
+    for ours, theirs in zip(results, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=5e-2, atol=2e-1)
+        assert ours.stride() == theirs.stride()
+
+
+def test_a_reinterpretation_by_strides_reads_eagers_layout():
+    """Its strides are meant for the memory that eager's tensor has."""
+    inputs = image(2, 4, 6, 6), image(4, 4, 3, 3)
+
+    def function(call, x, weight):
+        made = call(aten.convolution.default, x, weight, None, *WHOLE)
+        return [call(aten.neg.default, call(aten.as_strided.default, made, (5, 7), (7, 2), 3))]
+
+    (result,) = run_program(planned(function, *inputs), inputs)
+    expected = -torch.conv2d(*inputs, padding=1).contiguous().as_strided((5, 7), (7, 2), 3)
+    torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [([3, 3], [2, 2], [1, 1]), ([2, 2],), ([3, 2], [1, 2], [1, 0], [2, 1]), ([3, 3], [2, 2], [0, 0], [1, 1], True)],
+)  # fmt: skip
+@pytest.mark.parametrize("special", [None, float("nan"), float("-inf")])
+def test_maxima_of_windows_and_their_places(arguments, special):
+    x = torch.randn(2, 3, 9, 8).round().bfloat16()  # with equal elements
+    if special is not None:
+        x.view(-1)[:: 3 if special != special else 1] = special
+
+    def function(call, x):
+        made = call(aten.max_pool2d_with_indices.default, x, *arguments)
+        return [call(operator.getitem, made, number) for number in range(2)]
+
+    program = planned(function, x)
+    assert all(isinstance(step, Kernel) for step in program.schedule.steps)
+    values, places = run_program(program, (x,))
+    expected = aten.max_pool2d_with_indices(x, *arguments)
+    torch.testing.assert_close(values, expected[0], rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(places, expected[1])
