@@ -1,12 +1,14 @@
-"""Single kernels that models spend their time in, at three sizes, in float32 and bfloat16, against eager.
+"""Single kernels that models spend their time in, at three sizes, in float32 and bfloat16, against eager and torch.
 
-Each figure is the least processor time of a call, in microseconds: the systems take turns in one process, so
-that a busy minute hits all of them, and processor time leaves out what other programs take. Forward rows run
+The systems take turns in one process, burst by burst, so that a busy minute hits all of them. A ratio is the median of
+the ratios of neighbouring bursts, a time the median burst's time of a call in microseconds. With one thread the clock is
+that thread's processor time, which leaves out what other programs take; with more it is the wall's. Forward rows run
 without gradients; backward rows time forward and backward together. Results are compared with eager's first.
 """
 
 from __future__ import annotations
 
+import statistics
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -153,11 +155,11 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.detach().double().requires_grad_(tensor.requires_grad)
 
 
-def _seconds(work: Callable[[], Any], calls: int) -> float:
-    start = time.process_time()
+def _seconds(work: Callable[[], Any], calls: int, clock: Callable[[], float]) -> float:
+    start = clock()
     for _ in range(calls):
         work()
-    return (time.process_time() - start) / calls
+    return (clock() - start) / calls
 
 
 def _check(name: str, results: dict[str, Any], reference: Any, dtype: torch.dtype) -> None:
@@ -178,9 +180,33 @@ def _check(name: str, results: dict[str, Any], reference: Any, dtype: torch.dtyp
                 raise AssertionError(f"{name}: {system} errs by {ours:.2g}, eager by {eager:.2g}")
 
 
+def measure(works: dict[str, Callable[[], Any]], rounds: int, threads: int) -> dict[str, float]:
+    """Times the systems in turns; gives microseconds a call and the others' times over ours."""
+    clock = time.thread_time if threads == 1 else time.perf_counter
+    for work in works.values():
+        _seconds(work, 3, clock)  # caches warm, libraries loaded
+    calls = max(1, int(MINIMUM_SECONDS / max(_seconds(works["eager"], 3, clock), 1e-6)))
+    samples: dict[str, list[float]] = {system: [] for system in works}
+    order = list(works)
+    for _ in range(rounds):
+        for system in order:
+            samples[system].append(_seconds(works[system], calls, clock))
+        order.reverse()
+    row = {
+        f"{system}_us": round(1e6 * statistics.median(values), 2)
+        for system, values in samples.items()
+    }
+    for system, values in samples.items():
+        if system != "ours":
+            ratios = [other / own for other, own in zip(values, samples["ours"], strict=True)]
+            row[f"{system} / ours"] = round(statistics.median(ratios), 3)
+    return row
+
+
 def run(request: Request) -> Iterator[dict[str, Any]]:
     """Yields one row for each kernel, size and dtype."""
     torch.manual_seed(0)
+    threads = torch.get_num_threads()
     for dtype_name, dtype in DTYPES.items():
         for size in ("small",) if request.small else SIZES:
             for name, (function, inputs, both) in cases(size, dtype).items():
@@ -197,11 +223,5 @@ def run(request: Request) -> Iterator[dict[str, Any]]:
                     if "dropout" not in name:  # other random numbers
                         wide = [_wide(tensor) for tensor in inputs]
                         _check(label, results, _work(function, tuple(wide), both)(), dtype)
-                    once = _seconds(works["eager"], 3)
-                    calls = max(1, int(MINIMUM_SECONDS / max(once, 1e-6)))
-                    best = dict.fromkeys(works, float("inf"))
-                    for _ in range(request.rounds):
-                        for system, work in works.items():
-                            best[system] = min(best[system], _seconds(work, calls))
-                row = {f"{system}_us": round(1e6 * value, 2) for system, value in best.items()}
-                yield {"name": label, **row, "ratio": round(best["eager"] / best["ours"], 3)}
+                    measured = measure(works, request.rounds, threads)
+                yield {"name": label, "threads": threads, **measured}

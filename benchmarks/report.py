@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+NOT_SLOWER = 0.97
+"""Below this a row is a loss."""
+
 
 def _flat(row: dict[str, Any]) -> dict[str, str]:
     """Gives the cells of a row; times of a model's row by system."""
@@ -30,24 +33,27 @@ def _geometric_mean(ratios: list[float]) -> float:
 
 def _summary(suite: str, rows: list[dict[str, Any]]) -> list[str]:
     ratios: dict[str, list[float]] = {}
+    losses: dict[str, list[str]] = {}
     for row in rows:
         for key, value in row.items():
-            if key.startswith("torch_") and f"ours_{key[6:]}" in row:
-                ratios.setdefault(key[6:], []).append(value / row[f"ours_{key[6:]}"])
+            if key.startswith("torch_") and f"ours_{key[6:]}" in row and "torch / ours" not in row:
+                what = f"torch / ours, {key[6:]}"
+                ratios.setdefault(what, []).append(value / row[f"ours_{key[6:]}"])
+            elif key.endswith(" / ours"):
+                ratios.setdefault(key, []).append(value)
+                if value < NOT_SLOWER:
+                    losses.setdefault(key, []).append(f"{row['name']} ({value:.2f})")
         if row.get("peer"):
             ratio = row["peer"]["milliseconds"] / row["ours"]["milliseconds"]
-            ratios.setdefault("ms", []).append(ratio)
+            ratios.setdefault("torch / ours, ms", []).append(ratio)
+        if "interval" in row and row["interval"][0] < NOT_SLOWER:
+            name = f"{row['name']}, {row['mode']} ({row['interval'][0]:.2f})"
+            losses.setdefault("eager / ours", []).append(name)
     lines = [
-        f"{suite}: torch / ours, {what}: geometric mean {_geometric_mean(values):.2f} of {len(values)}"
+        f"{suite}: {what}: geometric mean {_geometric_mean(values):.2f} of {len(values)}"
         for what, values in ratios.items()
     ]
-    losses = [
-        f"{row['name']}, {row['mode']} ({row['interval'][0]:.2f})"
-        for row in rows
-        if "interval" in row and row["interval"][0] < 0.97
-    ]
-    if losses:
-        lines.append(f"{suite}: slower than eager: {'; '.join(losses)}")
+    lines += [f"{suite}: {what} below {NOT_SLOWER}: {'; '.join(names)}" for what, names in losses.items()]
     return lines
 
 

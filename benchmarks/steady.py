@@ -1,21 +1,30 @@
-"""Steady state of whole models: eager, ours and torch.compile on the same weights, interleaved.
+"""Steady state of whole models: eager, ours and torch.compile on the same weights, in the same rounds.
 
-Results are checked against float64 before anything is timed. The statistics are the demo's: medians,
-the median of paired ratios, its 95% bootstrap interval.
+Results are compared with float64 before anything is timed. The statistics are the demo's: medians, the median of
+paired ratios, its 95% bootstrap interval. Training is forward, backward and fresh gradients.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import copy
+import gc
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from compile_api.demo.run import Request as DemoRequest
-from compile_api.demo.run import run_demo
-from compile_api.demo.subjects import SUBJECTS, Sizes
+import torch
+
+from benchmarks.models.check import RUN, errors, judge
+from benchmarks.subjects import SUBJECTS, build
+from benchmarks.systems import reset, systems
+from compile_api.demo.subjects import Sizes
+from compile_api.demo.timing import seconds_of, time_paired
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+    from benchmarks.models.subject import Subject
+
+SAMPLE_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +45,65 @@ def sizes_of(name: str, request: Request) -> Sizes:
     return Sizes(length=16, layers=2, hidden=64)
 
 
+def _work(subject: Subject, target: Any, *, training: bool) -> Callable[[], object]:
+    if not training:
+
+        def infer() -> object:
+            with torch.no_grad():
+                return subject.infer(target, subject.inputs)
+
+        return infer
+
+    def step() -> None:
+        subject.module.zero_grad(set_to_none=True)
+        subject.loss(target, subject.training_inputs or {}).backward()
+
+    return step
+
+
+def _row(name: str, request: Request, *, training: bool) -> dict[str, Any]:
+    """Checks and times one model in one mode."""
+    subject = build(name)
+    subject.module.train(training)
+    run = RUN["training" if training else "inference"]
+    state = copy.deepcopy(subject.module.state_dict())
+    double = subject.double()
+    reference = run(double, double.module)
+    del double
+    row: dict[str, Any] = {"name": name, "mode": "training" if training else "inference"}
+    reset(request.compare)
+    targets = {system: make(subject.module) for system, make in systems(request.compare).items()}
+    row["threads"] = torch.get_num_threads()
+    found = {}
+    for system, target in targets.items():
+        seconds = seconds_of(_work(subject, target, training=training))
+        if system != "eager":
+            row[f"{system}_cold_s"] = round(seconds, 3)
+        subject.module.load_state_dict(state)  # running statistics
+        found[system] = errors(run(subject, target), reference)
+        subject.module.load_state_dict(state)
+    del reference
+    wrong = judge(found["ours"], found["eager"])
+    if wrong:
+        raise AssertionError(f"{name}, {row['mode']}: {'; '.join(wrong[:3])}")
+    gc.collect()
+    works = {
+        system: _work(subject, target, training=training) for system, target in targets.items()
+    }
+    paired = time_paired(works, rounds=request.rounds, sample_seconds=SAMPLE_SECONDS)
+    for system in works:
+        row[f"{system}_ms"] = round(1e3 * paired.median(system), 3)
+    for system in works:
+        if system != "ours":
+            low, high = paired.interval("ours", system)
+            row[f"{system} / ours"] = round(paired.ratio("ours", system), 3)
+            row[f"{system} / ours, 95%"] = [round(low, 3), round(high, 3)]
+    return row
+
+
 def run(request: Request) -> Iterator[dict[str, Any]]:
     """Yields a row for each model and mode."""
     for name in SUBJECTS:
-        if request.only not in name:
-            continue
-        asked = DemoRequest(
-            model=name,
-            device=request.device,
-            sizes=sizes_of(name, request),
-            compare=request.compare or None,
-            rounds=request.rounds,
-        )
-        for row in run_demo(asked).rows:
-            yield {"name": name, **dataclasses.asdict(row)}
+        for training in (False, True):
+            if request.only in f"{name}, {'training' if training else 'inference'}":
+                yield _row(name, request, training=training)

@@ -24,6 +24,7 @@ FUNCTIONS = [
         "tan",
         "tanh",
         "erf",
+        "erf_series",
         "erfc",
         "sqrt",
     ],
@@ -87,6 +88,8 @@ def functions(tmp_path_factory):
     sources = {}
     for name in FUNCTIONS:
         for kind in ("f32", "f64"):
+            if (name, kind) == ("erf_series", "f64"):
+                continue
             statement = f"(({kind} *)p[1])[i] = ci_{name}((({kind} *)p[0])[i]);"
             sources[name, kind] = KernelSource(f"{head}{loop}{statement} return 0; }}")
     for name in ("f16", "bf16"):
@@ -147,7 +150,7 @@ def test_float_functions_are_within_two_ulp(functions, name):
             ~(x < -87.0)
         ]  # 1 / (1 + exp(-x)) as eager computes it: below, the denominator overflows
     ours = call(functions[name, "f32"], x, torch.empty_like(x))
-    exact = getattr(torch, name)(x.double())
+    exact = getattr(torch, name.removesuffix("_series"))(x.double())
     error = ulps(ours, exact)
     worst = error.argmax()
     limit = 2.5 if name == "sigmoid" else 2.0  # three roundings, exp among them, as in eager

@@ -68,9 +68,14 @@ class StatementPrinter:
         self.storage.update({local.name: local.dtype for local in kernel.locals})
         self.operations: dict[int, Operation] = {}
         self.level: dict[int, str] = {}
+        self._stage: dict[int, int] = {}
+        self._reads: dict[int, int] = {}
         for position, operation, stage in body.operations():
             self.operations[position] = operation
             self.level[position] = stage.level
+            self._stage[position] = stage.start
+            for operand in operation.operands:
+                self._reads[operand] = self._reads.get(operand, 0) + 1
         self.written = body.writes
         self.depends = self._dependencies()
         self.values: dict[int, Value] = {}
@@ -229,7 +234,7 @@ class StatementPrinter:
             case "load":
                 self._load(position, operation, values)
             case "store":
-                self._store(operation, values)
+                self._store(position, operation, values)
             case "indirect":
                 self._indirect(position, operation, values)
             case "part":
@@ -308,7 +313,7 @@ class StatementPrinter:
             text = f"{values[-1].text} ? {text} : {zero}"
         self._define(position, text, operation.dtype)
 
-    def _store(self, operation: Operation, values: list[Value]) -> None:
+    def _store(self, position: int, operation: Operation, values: list[Value]) -> None:
         assert operation.buffer is not None
         assert operation.index is not None
         address = self._address(operation.buffer, operation.index)
@@ -329,20 +334,27 @@ class StatementPrinter:
                 )
                 statement = sign
         elif half:
-            verb = "cut" if self._is_rounded(operation.operands[0], storage) else "to"
-            statement = f"{address} = ci_{verb}_{storage_type(storage)}({value});"
+            statement = f"{address} = {self._narrowed(operation.operands[0], position, storage)};"
         else:
             statement = f"{address} = {value};"
         self.line(f"if ({values[-1].text}) {{ {statement} }}" if operation.masked else statement)
 
-    def _is_rounded(self, position: int, storage: torch.dtype) -> bool:
-        """Whether a value is known to be one of `storage` already."""
-        if storage not in {torch.bfloat16, torch.float16}:
-            return False
-        operation = self.operations[position]
-        rounded = operation.name == "round_to" and str(operation.attribute) == _name(storage)
-        loaded = operation.name == "load" and self.storage[operation.buffer or ""] is storage
-        return (rounded or loaded) and not operation.masked
+    def _narrowed(self, position: int, reader: int, storage: torch.dtype) -> str:
+        """A value as the bits of a half type, for the store at `reader`.
+
+        One that was loaded as such is only cut. One that was rounded to it before is rounded from the unrounded value:
+        where nobody else reads the rounded one, the compiler drops it, and rounding straight to 16 bits is shorter.
+        """
+        operation, kind = self.operations[position], storage_type(storage)
+        verb, value = "to", self.values[position].text
+        if storage in {torch.bfloat16, torch.float16} and not operation.masked:
+            if operation.name == "load" and self.storage[operation.buffer or ""] is storage:
+                verb = "cut"
+            elif operation.name == "round_to" and str(operation.attribute) == _name(storage):
+                alone = self._reads[position] == 1 and self._stage[position] == self._stage[reader]
+                verb = "to" if alone else "cut"
+                value = self.values[operation.operands[0]].text if alone else value
+        return f"ci_{verb}_{kind}({value})"
 
     def _indirect(self, position: int, operation: Operation, values: list[Value]) -> None:
         indirect = operation.attribute
