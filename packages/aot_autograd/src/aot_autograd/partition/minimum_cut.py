@@ -27,6 +27,8 @@ from aot_autograd.partition.split import (
 
 _DEFAULT = AotOptions()
 _BISECTIONS = 10
+_UNWRITTEN = 2.0
+"""Saving a value that the forward would have kept inside a kernel writes it too, and doesn't only keep it."""
 _HIGHEST_PRICE = 1e5
 
 
@@ -79,6 +81,7 @@ class _Problem:
             item for item in joint_outputs(joint)[forward_outputs:] if isinstance(item, fx.Node)
         )
         direct -= late
+        written = _written(joint, late, forward_outputs)
         live = set(direct)
         for node in reversed(joint.graph.nodes):
             if node in live:
@@ -97,13 +100,14 @@ class _Problem:
         for index, node in enumerate(nodes):
             for source in node.all_input_nodes:
                 problem.users[number[source]].append(index)
-            problem._cost(node)
+            problem._cost(node, written=node in written)
         return problem
 
-    def _cost(self, node: fx.Node) -> None:
+    def _cost(self, node: fx.Node, *, written: bool) -> None:
         value = node.meta["val"]
         kind: Kind | None = None
         save, repeat, static = saved_bytes(value), INFINITE, False
+        save = save if written else _UNWRITTEN * save
         if node.op == "placeholder":
             static = bool(node.meta["input"]["static"])
             save = 0.0 if static else save
@@ -193,6 +197,34 @@ class _Problem:
             else:
                 high = middle
         return best if self.occupied(best) <= self.occupied(full) else full
+
+
+def _written(joint: fx.GraphModule, late: set[fx.Node], forward_outputs: int) -> set[fx.Node]:
+    """Values that the forward writes to memory whether they are saved or not.
+
+    Inputs, results of expensive operators, outputs, and what is still read after an expensive operator; everything
+    else may stay inside the kernel that computes it.
+    """
+    found = {
+        item for item in joint_outputs(joint)[:forward_outputs] if isinstance(item, fx.Node)
+    }
+    depth: dict[fx.Node, int] = {}
+    for node in joint.graph.nodes:
+        if node in late or node.op == "output":
+            continue
+        depth[node] = max((depth[source] for source in node.all_input_nodes), default=0)
+        if node.op != "call_function":
+            found.add(node)
+        elif kind_of(node) == "expensive":
+            depth[node] += 1
+            found.add(node)
+    for node, own in depth.items():
+        if any(depth.get(user, own) > own for user in node.users):
+            found.add(node)
+    for node in reversed(depth):
+        if node in found and node.op == "call_function" and kind_of(node) == "view":
+            found.update(node.all_input_nodes)
+    return found
 
 
 def _is_inside(node: fx.Node) -> bool:
