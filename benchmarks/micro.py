@@ -1,15 +1,11 @@
 """Single kernels that models spend their time in, at three sizes, in float32 and bfloat16, against eager and torch.
 
-The systems take turns in one process, burst by burst, so that a busy minute hits all of them. A ratio is the median of
-the ratios of neighbouring bursts, a time the median burst's time of a call in microseconds. With one thread the clock is
-that thread's processor time, which leaves out what other programs take; with more it is the wall's. Forward rows run
+The systems take turns (benchmarks/turns.py); a ratio is the median of the ratios of the rounds. Forward rows run
 without gradients; backward rows time forward and backward together. Results are compared with eager's first.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from benchmarks.systems import reset, systems
+from benchmarks.turns import take_turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -155,13 +152,6 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.detach().double().requires_grad_(tensor.requires_grad)
 
 
-def _seconds(work: Callable[[], Any], calls: int, clock: Callable[[], float]) -> float:
-    start = clock()
-    for _ in range(calls):
-        work()
-    return (clock() - start) / calls
-
-
 def _check(name: str, results: dict[str, Any], reference: Any, dtype: torch.dtype) -> None:
     """No system may be further from float64 than eager is, but for a few roundings."""
     allowance = 1e-2 if dtype is torch.bfloat16 else 1e-5
@@ -178,29 +168,6 @@ def _check(name: str, results: dict[str, Any], reference: Any, dtype: torch.dtyp
         for ours, eager in zip(errors(result), errors(results["eager"]), strict=True):
             if not ours <= 2 * eager + allowance:
                 raise AssertionError(f"{name}: {system} errs by {ours:.2g}, eager by {eager:.2g}")
-
-
-def measure(works: dict[str, Callable[[], Any]], rounds: int, threads: int) -> dict[str, float]:
-    """Times the systems in turns; gives microseconds a call and the others' times over ours."""
-    clock = time.thread_time if threads == 1 else time.perf_counter
-    for work in works.values():
-        _seconds(work, 3, clock)  # caches warm, libraries loaded
-    calls = max(1, int(MINIMUM_SECONDS / max(_seconds(works["eager"], 3, clock), 1e-6)))
-    samples: dict[str, list[float]] = {system: [] for system in works}
-    order = list(works)
-    for _ in range(rounds):
-        for system in order:
-            samples[system].append(_seconds(works[system], calls, clock))
-        order.reverse()
-    row = {
-        f"{system}_us": round(1e6 * statistics.median(values), 2)
-        for system, values in samples.items()
-    }
-    for system, values in samples.items():
-        if system != "ours":
-            ratios = [other / own for other, own in zip(values, samples["ours"], strict=True)]
-            row[f"{system} / ours"] = round(statistics.median(ratios), 3)
-    return row
 
 
 def run(request: Request) -> Iterator[dict[str, Any]]:
@@ -223,5 +190,5 @@ def run(request: Request) -> Iterator[dict[str, Any]]:
                     if "dropout" not in name:  # other random numbers
                         wide = [_wide(tensor) for tensor in inputs]
                         _check(label, results, _work(function, tuple(wide), both)(), dtype)
-                    measured = measure(works, request.rounds, threads)
+                    measured = take_turns(works, request.rounds, MINIMUM_SECONDS).row("us")
                 yield {"name": label, "threads": threads, **measured}

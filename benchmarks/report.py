@@ -53,7 +53,9 @@ def _summary(suite: str, rows: list[dict[str, Any]]) -> list[str]:
         f"{suite}: {what}: geometric mean {_geometric_mean(values):.2f} of {len(values)}"
         for what, values in ratios.items()
     ]
-    lines += [f"{suite}: {what} below {NOT_SLOWER}: {'; '.join(names)}" for what, names in losses.items()]
+    lines += [
+        f"{suite}: {what} below {NOT_SLOWER}: {'; '.join(names)}" for what, names in losses.items()
+    ]
     return lines
 
 

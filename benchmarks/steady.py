@@ -16,8 +16,9 @@ import torch
 from benchmarks.models.check import RUN, errors, judge
 from benchmarks.subjects import SUBJECTS, build
 from benchmarks.systems import reset, systems
+from benchmarks.turns import take_turns
 from compile_api.demo.subjects import Sizes
-from compile_api.demo.timing import seconds_of, time_paired
+from compile_api.demo.timing import seconds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -90,15 +91,7 @@ def _row(name: str, request: Request, *, training: bool) -> dict[str, Any]:
     works = {
         system: _work(subject, target, training=training) for system, target in targets.items()
     }
-    paired = time_paired(works, rounds=request.rounds, sample_seconds=SAMPLE_SECONDS)
-    for system in works:
-        row[f"{system}_ms"] = round(1e3 * paired.median(system), 3)
-    for system in works:
-        if system != "ours":
-            low, high = paired.interval("ours", system)
-            row[f"{system} / ours"] = round(paired.ratio("ours", system), 3)
-            row[f"{system} / ours, 95%"] = [round(low, 3), round(high, 3)]
-    return row
+    return row | take_turns(works, request.rounds, SAMPLE_SECONDS).row("ms", interval=True)
 
 
 def run(request: Request) -> Iterator[dict[str, Any]]:

@@ -205,9 +205,7 @@ def _written(joint: fx.GraphModule, late: set[fx.Node], forward_outputs: int) ->
     Inputs, results of expensive operators, outputs, and what is still read after an expensive operator; everything
     else may stay inside the kernel that computes it.
     """
-    found = {
-        item for item in joint_outputs(joint)[:forward_outputs] if isinstance(item, fx.Node)
-    }
+    found = {item for item in joint_outputs(joint)[:forward_outputs] if isinstance(item, fx.Node)}
     depth: dict[fx.Node, int] = {}
     for node in joint.graph.nodes:
         if node in late or node.op == "output":

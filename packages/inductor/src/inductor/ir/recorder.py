@@ -311,6 +311,14 @@ class Recorder:
             return value
         if operation.name == "load" and operation.attribute == name:
             return value
+        if operation.name == "where" and self._hoist and self.level == "inner":
+            condition, *branches = operation.operands
+            if condition not in self._lasting and self._lasting.issuperset(branches):
+                # Both branches can be rounded before the sweep, once.
+                rounded = [
+                    self.round_to(Scalar(branch, torch.float32), dtype) for branch in branches
+                ]
+                return self.op("where", Scalar(condition, torch.bool), *rounded)
         return self.emit(Operation("round_to", (value.position,), torch.float32, attribute=name))
 
     def bitcast(self, value: Scalar, dtype: torch.dtype) -> Scalar:

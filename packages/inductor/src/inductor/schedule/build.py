@@ -1,4 +1,4 @@
-"""Graph in, `Program` out: fusion, one body per group, decisions, order, memory."""
+"""Graph in, `Program` out: shortcuts, fusion, one body per group, decisions, order, memory."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from inductor.ir.nodes import Buffer, OperatorCall, View
 from inductor.ir.verify import verify_body
 from inductor.schedule.decide import tiled
 from inductor.schedule.fusion import fuse, ordered
+from inductor.schedule.gathers import inline_gathers
 from inductor.schedule.hoist import hoist_invariants
 from inductor.schedule.kernels import make_kernel
 from inductor.schedule.memory import plan_memory, with_reuses
 from inductor.schedule.merge import merge
+from inductor.schedule.one_hot import shorten_one_hot_sums
 from inductor.schedule.simplify import simplify_loops
 from inductor.schedule.split import split_kernels
 
@@ -30,6 +32,8 @@ def build(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Progra
 
     `for_gpu` makes kernels of the CPU as a GPU would get them.
     """
+    if fusing:
+        graph = inline_gathers(graph)
     fusion = fuse(graph, fusing=fusing, for_gpu=for_gpu)
     items = ordered(fusion)
     readers: dict[str, set[int]] = {}
@@ -58,7 +62,7 @@ def build(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Progra
 def _kernel(name: str, group: Group, graph: Graph, escaping: set[str]) -> Kernel:
     merged = merge(group, graph.buffers, escaping)
     node = group.members[0].info.node
-    body = simplify_loops(merged.body)
+    body = shorten_one_hot_sums(simplify_loops(merged.body))
     if node.device.type == "cpu" and tiled(body, graph.buffers) is None:
         body = hoist_invariants(body)
     return make_kernel(

@@ -216,6 +216,17 @@ class Accumulator:
             return [f"const bool {self.name} = {self.name}_b != 0;"]
         return []
 
+    # ---- several accumulators side by side
+    @property
+    def independent(self) -> bool:
+        """Whether lanes of partial results pay: extremes cost them a test for NaN, sums nothing."""
+        plain = self.kind in {"sum", "prod"} and self.operation == "reduce"
+        return plain and self.dtype is not torch.bool and not self.dtype.is_complex
+
+    def absorb(self, other: str) -> list[str]:
+        """Take in the partial result of another share."""
+        return [f"{self.name} = {self.combine(self.name, other)};"]
+
     # ---- chunks of a sweep: partial sums of bounded length
     def partial(self) -> Accumulator:
         """The accumulator of one chunk."""

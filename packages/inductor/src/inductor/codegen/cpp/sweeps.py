@@ -9,8 +9,10 @@ each point. Invariant: a float sum never becomes one long chain of additions.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+from inductor.analysis.cost import operation_weight
 from inductor.codegen.cpp.entry import EntryPrinter
 from inductor.codegen.cpp.reductions import Accumulator, accumulator_for
 from inductor.codegen.cpp.types import C_TYPES, Value
@@ -25,6 +27,9 @@ __all__ = ["SweepPrinter"]
 _CHUNK = 1024
 _LANES = 64
 _FLUSH = 1 << 14
+_WIDE = 64
+_LIGHT = 6
+"""Work at a point below which a sweep waits for its additions, not for its arithmetic."""
 _DIVISIBLE = frozenset({"sum", "prod", "max", "min", "any", "all"})
 
 
@@ -289,18 +294,16 @@ class SweepPrinter(EntryPrinter):
                 for declaration in partial[position].declare_chunk(size):
                     self.line(declaration)
         active = {p: partial.get(p, a) for p, a in reductions.items()}
+        base, length = ("c", "m") if chunked else (start, f"({text} - {start})")
+        if simd and self._waits(positions, reductions, extent):
+            self._wide_loop(positions, active, base, length)
+            base, length = f"{base} + q", f"{length} - q"
         for accumulator in active.values():
             clauses.extend(accumulator.clauses())
         if simd:
             self.line(" ".join(["#pragma omp simd", *clauses]))
-        head = (
-            "for (i64 j = 0; j < m; j++)"
-            if chunked
-            else f"for (i64 {name} = {start}; {name} < {text}; {name}++)"
-        )
-        with self.block_of(head):
-            if chunked:
-                self.line(f"const i64 {name} = c + j;")
+        with self.block_of(f"for (i64 j = 0; j < {length}; j++)"):
+            self.line(f"const i64 {name} = {base} + j;")
             for position in positions:
                 self._inner_operation(position, active, lane="")
         if chunked:
@@ -309,6 +312,42 @@ class SweepPrinter(EntryPrinter):
                     self.line(statement)
             self.depth -= 1
             self.line("}")
+
+    def _waits(
+        self, positions: list[int], reductions: dict[int, Accumulator], extent: Size
+    ) -> bool:
+        """Whether each addition of a plain loop would wait for the one before."""
+        if not reductions or not all(a.independent for a in reductions.values()):
+            return False
+        if isinstance(extent, int) and extent < 4 * _WIDE:
+            return False
+        operations = [self.operations[position] for position in positions]
+        if any(op.name in {"store", "accumulate", "indirect", "scan"} for op in operations):
+            return False
+        if self._checked(positions):
+            return False
+        return sum(operation_weight(op.name) for op in operations) <= _LIGHT
+
+    def _wide_loop(
+        self, positions: list[int], active: dict[int, Accumulator], base: str, length: str
+    ) -> None:
+        """The first `q` points of a sweep, `_WIDE` at a time, each with accumulators of its own in registers."""
+        wide = {p: replace(a, name=f"{a.name}l") for p, a in active.items()}
+        self.line(f"const i64 q = {length} / {_WIDE} * {_WIDE};")
+        for accumulator in wide.values():
+            for text in accumulator.declare_lanes(_WIDE):
+                self.line(text)
+        with self.block_of(f"for (i64 b = 0; b < q; b += {_WIDE})"):
+            self.line("#pragma omp simd")
+            with self.block_of(f"for (i64 k = 0; k < {_WIDE}; k++)"):
+                self.line(f"const i64 {self.names[self.inner[-1]]} = {base} + b + k;")
+                for position in positions:
+                    self._inner_operation(position, wide, lane="[k]")
+        for position, accumulator in wide.items():
+            for text in accumulator.gather_lanes(_WIDE, "0", flushed=False):
+                self.line(text)
+            for text in active[position].absorb(accumulator.lane_result):
+                self.line(text)
 
     def _inner_operation(
         self, position: int, reductions: dict[int, Accumulator], lane: str
