@@ -238,6 +238,32 @@ class Compiler:
                 return None
             return captured.entry, inputs
 
+    def _take(
+        self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
+    ) -> tuple[Entry, list[Any]] | None:
+        """An entry of a former process; a fault in making it again is no reason not to capture."""
+        assert self.shelf is not None, "asked only where there is one"
+        try:
+            return shelved.take(self.shelf, cache, function, slots, self.resume, self.nested.hook)
+        except Exception as error:
+            if self.options.strict:
+                raise
+            _log.warning(
+                "%s is captured, for its artifact failed: %r", function.__qualname__, error
+            )
+            return None
+
+    def _put(self, function: types.FunctionType, captured: Captured) -> None:
+        """Keep an entry for processes to come."""
+        if self.shelf is None or captured.material is None:
+            return
+        try:
+            shelved.put(self.shelf, function, captured.material, self.nested.hook)
+        except Exception as error:
+            if self.options.strict:
+                raise
+            _log.warning("%s is not kept on disk: %r", function.__qualname__, error)
+
     def _find_for_frame(
         self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
     ) -> tuple[Entry, list[Any]] | None:
@@ -362,8 +388,7 @@ class Compiler:
                 raise fault from error
             self._fault(cache, fault)
             return None
-        if self.shelf is not None and captured.material is not None:
-            shelved.put(self.shelf, function, captured.material, self.nested.hook)
+        self._put(function, captured)
         self.captured.append(replace(captured, material=None))
         if captured.message:
             _log.info("%s", captured.message)

@@ -19,6 +19,7 @@ from dynamo._native import Entry
 from dynamo.emit.entry import entry_function
 from dynamo.emit.resume import Resume
 from dynamo.guards.kinds import MISSING, Guard, GuardKind, TensorGuard, Weakly, same_constant
+from dynamo.guards.places import Places
 from dynamo.guards.program import GuardProgram
 from dynamo.guards.state import GlobalState
 from dynamo.source import ConstantSource, Namespace, Scope, base_of
@@ -461,7 +462,7 @@ def read_entry(
             guards,
             {reader.value(s): entry.sources[at] for s, at in data["sizes"]},
             tuple(entry.sources[at] for at in data["inputs"]),
-            {},
+            Places(),
         )
         constants = {name: entry.constant(value) for name, value in data["constants"].items()}
         if data["graph"] is not None:
