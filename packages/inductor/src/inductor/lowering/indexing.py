@@ -7,6 +7,7 @@ Indices are checked where eager checks them, with the exception that eager raise
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from inductor.errors import UnsupportedOperationError
 from inductor.ir.operations import BoundsCheck
 from inductor.lowering.pointwise import Operand, broadcast_shape, cost, reader
 from inductor.lowering.registry import lowers
+from inductor.lowering.values import Value
 from primtorch.symbolic import bounds
 
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from inductor.ir.operations import Size, StoreMode
     from inductor.ir.recorder import Recorder, Scalar
     from inductor.lowering.builder import Builder
-    from inductor.lowering.values import Coordinates, Value
+    from inductor.lowering.values import Coordinates
 
 aten = torch.ops.aten
 
@@ -94,6 +96,22 @@ def _gathered(
         loads=loads + 1,
         stride=stride,
     )
+
+
+def _vector(x: Value) -> Value:
+    """A tensor without dimensions as one of a single element, which is how eager indexes it."""
+    if x.shape:
+        return x
+    view = None if x.view is None else replace(x.view, shape=(1,), stride=(1,))
+    function = None if view is not None else lambda recorder, _: x.load(recorder, ())
+    return Value((1,), x.dtype, x.device, view, function, x.operations, x.loads)
+
+
+def _like(x: Value, result: Value) -> Value:
+    """A result for `_vector(x)` as one for `x`."""
+    if x.shape or result.view is None:
+        return result
+    return Value((), result.dtype, result.device, replace(result.view, shape=(), stride=()))
 
 
 def _stored_source(builder: Builder, x: Value) -> Value:
@@ -170,8 +188,7 @@ def index(builder: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
 @lowers(aten.index_select.default)
 def index_select(builder: Builder, x: Value, dim: int, indices: Value) -> Value:
     """Chosen places of one dimension."""
-    if not x.shape:
-        raise UnsupportedOperationError("index_select", "of a tensor without dimensions")
+    x = _vector(x)
     axis = dim % len(x.shape)
     _require_elements(x, (axis,))
     _require_elements(x, range(len(x.shape)))  # of an empty result, too, the indices are checked
@@ -179,6 +196,7 @@ def index_select(builder: Builder, x: Value, dim: int, indices: Value) -> Value:
     check = BoundsCheck("IndexError", "index out of range in self")
 
     def load(recorder: Recorder, place: Coordinates) -> Scalar:
+        place = place or (0,)
         at = (place[axis],) if indices.shape else ()
         chosen = recorder.to_dtype(indices.load(recorder, at), torch.int64)
         where = recorder.indirect(chosen, x.shape[axis], wrap=False, check=check)
@@ -192,13 +210,13 @@ def gather(
     builder: Builder, x: Value, dim: int, indices: Value, *, sparse_grad: bool = False
 ) -> Value:
     """`x` with one coordinate replaced by an index."""
-    if not x.shape or not indices.shape:
-        raise UnsupportedOperationError("gather", "of a tensor without dimensions")
+    x, indices = _vector(x), _vector(indices)
     axis = dim % len(x.shape)
     _require_elements(x, (axis,))
     source = _stored_source(builder, x)
 
     def load(recorder: Recorder, place: Coordinates) -> Scalar:
+        place = place or (0,)
         chosen = recorder.to_dtype(indices.load(recorder, place), torch.int64)
         where = recorder.indirect(chosen, x.shape[axis], wrap=False, check=_gather_check(axis))
         return source.load(recorder, (*place[:axis], where, *place[axis + 1 :]))
@@ -220,12 +238,49 @@ def _scattered(
     source: Callable[[Recorder, Coordinates], Scalar],
     mode: StoreMode,
 ) -> Value:
-    if mode == "add" and (x.dtype == torch.bool or x.dtype.itemsize < 4):
-        raise UnsupportedOperationError("scatter", f"adding {x.dtype} in place loses precision")
+    if mode == "add" and x.dtype == torch.bool:
+        raise UnsupportedOperationError("scatter", "adding truth values")
+    if mode == "add" and x.dtype.itemsize < 4:
+        return _added_wide(builder, x, shape, place, source)
     target = _result(builder, x)
     if not any(isinstance(extent, int) and extent == 0 for extent in shape):
         builder.scatter(target, shape, place, source, mode)
     return builder.stored(target)
+
+
+def _added_wide(
+    builder: Builder,
+    x: Value,
+    shape: Sequence[Size],
+    place: Callable[[Recorder, Coordinates], Coordinates],
+    source: Callable[[Recorder, Coordinates], Scalar],
+) -> Value:
+    """Additions to elements of 8 or 16 bits: made in 32, so that each result is rounded (or wrapped) once."""
+    wide = torch.float32 if x.dtype.is_floating_point else torch.int32
+
+    def widened(recorder: Recorder, coordinates: Coordinates) -> Scalar:
+        return recorder.to_dtype(x.load(recorder, coordinates), wide)
+
+    operations, loads = cost((x,))
+    before = builder.pointwise(
+        widened, shape=x.shape, dtype=wide, device=x.device, operations=operations, loads=loads
+    )
+    sums = _scattered(builder, before, shape, place, source, "add")
+
+    def narrowed(recorder: Recorder, coordinates: Coordinates) -> Scalar:
+        return recorder.to_dtype(sums.load(recorder, coordinates), x.dtype)
+
+    after = builder.pointwise(
+        narrowed,
+        shape=x.shape,
+        dtype=x.dtype,
+        device=x.device,
+        operations=1,
+        loads=1,
+        stride=x.stride,
+    )
+    builder.realize(after)
+    return after
 
 
 @lowers(aten.index_put.default, aten._unsafe_index_put.default)
@@ -272,8 +327,6 @@ def _one_value_by_mask(
 
 
 def _one_axis(x: Value, dim: int, indices: Value) -> tuple[int, Any]:
-    if not x.shape or not indices.shape:
-        raise UnsupportedOperationError("scatter", "of a tensor without dimensions")
     axis = dim % len(x.shape)
     _require_elements(x, (axis,))
 
@@ -288,30 +341,42 @@ def _one_axis(x: Value, dim: int, indices: Value) -> tuple[int, Any]:
 @lowers(aten.scatter.src)
 def scatter_source(builder: Builder, x: Value, dim: int, indices: Value, source: Value) -> Value:
     """`x` with elements of `source` written at indices along one dimension."""
-    _, place = _one_axis(x, dim, indices)
-    return _scattered(builder, x, indices.shape, place, source.load, "set")
+    target, indices, source = _vector(x), _vector(indices), _vector(source)
+    _, place = _one_axis(target, dim, indices)
+    return _like(x, _scattered(builder, target, indices.shape, place, source.load, "set"))
 
 
 @lowers(aten.scatter.value)
 def scatter_value(builder: Builder, x: Value, dim: int, indices: Value, value: Operand) -> Value:
     """`x` with a number written at indices along one dimension."""
-    _, place = _one_axis(x, dim, indices)
-    return _scattered(builder, x, indices.shape, place, reader(value, indices.shape), "set")
+    target, indices = _vector(x), _vector(indices)
+    _, place = _one_axis(target, dim, indices)
+    source = reader(value, indices.shape)
+    return _like(x, _scattered(builder, target, indices.shape, place, source, "set"))
 
 
 @lowers(aten.scatter_add.default)
 def scatter_add(builder: Builder, x: Value, dim: int, indices: Value, source: Value) -> Value:
     """`x` with elements of `source` added at indices along one dimension."""
-    _, place = _one_axis(x, dim, indices)
-    return _scattered(builder, x, indices.shape, place, source.load, "add")
+    target, indices, source = _vector(x), _vector(indices), _vector(source)
+    _, place = _one_axis(target, dim, indices)
+    return _like(x, _scattered(builder, target, indices.shape, place, source.load, "add"))
 
 
 def _slices(
-    builder: Builder, x: Value, dim: int, indices: Value, source: Value, mode: StoreMode
+    builder: Builder,
+    x: Value,
+    dim: int,
+    indices: Value,
+    source: Value,
+    mode: StoreMode,
+    factor: complex = 1,
 ) -> Value:
     """`x` with slices along one dimension written or added at a vector of indices, none negative."""
-    if not x.shape or len(indices.shape) != 1 or len(source.shape) != len(x.shape):
-        raise UnsupportedOperationError("index_add", "of a tensor or index without dimensions")
+    whole, x = x, _vector(x)
+    indices, source = _vector(indices), _vector(source)
+    if len(source.shape) != len(x.shape):
+        raise UnsupportedOperationError("index_add", "of a source without dimensions")
     axis = dim % len(x.shape)
     _require_elements(x, (axis,))
     if not source.stored and source.operations > 8:
@@ -323,7 +388,13 @@ def _slices(
         where = recorder.indirect(chosen, x.shape[axis], wrap=False, check=check)
         return (*coordinates[:axis], where, *coordinates[axis + 1 :])
 
-    return _scattered(builder, x, source.shape, place, source.load, mode)
+    def scaled(recorder: Recorder, coordinates: Coordinates) -> Scalar:
+        scalar = source.load(recorder, coordinates)
+        if factor == 1:
+            return scalar
+        return recorder.op("mul", scalar, recorder.constant(factor, scalar.dtype))
+
+    return _like(whole, _scattered(builder, x, source.shape, place, scaled, mode))
 
 
 @lowers(aten.index_add.default)
@@ -331,9 +402,9 @@ def index_add(
     builder: Builder, x: Value, dim: int, indices: Value, source: Value, *, alpha: Operand = 1
 ) -> Value:
     """`x` with slices of `source` added at indices along one dimension."""
-    if alpha != 1:
-        raise UnsupportedOperationError("index_add", "with a factor")
-    return _slices(builder, x, dim, indices, source, "add")
+    if not isinstance(alpha, (int, float, complex)):
+        raise UnsupportedOperationError("index_add", "with a factor that varies")
+    return _slices(builder, x, dim, indices, source, "add", alpha)
 
 
 @lowers(aten.index_copy.default)
@@ -355,5 +426,5 @@ def scatter_reduce(
 ) -> Value:
     """Sums at indices along one dimension; other reductions are called."""
     if reduce != "sum" or not include_self:
-        raise UnsupportedOperationError("scatter_reduce", f"{reduce} has no atomic store")
+        raise UnsupportedOperationError("scatter_reduce", f"{reduce} has no store of its own")
     return scatter_add(builder, x, dim, indices, source)

@@ -498,6 +498,16 @@ def power(builder: Builder, x: Value, exponent: Operand) -> Value:
     return elementwise(builder, (x, exponent), _simple("pow"), weight=8)
 
 
+@lowers(*_overloads("ldexp", "Tensor"))
+def ldexp(builder: Builder, x: Operand, exponent: Operand) -> Value:
+    """`x * 2 ** exponent`, the power in the result's dtype, as eager computes it."""
+
+    def compute(recorder: Recorder, s: Scalar, t: Scalar) -> Scalar:
+        return recorder.op("mul", s, recorder.op("pow", recorder.constant(2, t.dtype), t))
+
+    return elementwise(builder, (x, exponent), compute, weight=9)
+
+
 def _ignoring_nan(name: str, aten_name: str) -> None:
     @lowers(*_overloads(aten_name, "default"))
     def lower(builder: Builder, x: Operand, y: Operand) -> Value:

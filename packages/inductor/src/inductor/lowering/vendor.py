@@ -92,6 +92,14 @@ vendor(
         "_adaptive_avg_pool2d_backward",
         "_adaptive_avg_pool3d",
         "_adaptive_avg_pool3d_backward",
+        "adaptive_max_pool2d",
+        "adaptive_max_pool2d_backward",
+        "adaptive_max_pool3d",
+        "adaptive_max_pool3d_backward",
+        "fractional_max_pool2d",
+        "fractional_max_pool2d_backward",
+        "fractional_max_pool3d",
+        "fractional_max_pool3d_backward",
     ),
 )
 LAYOUT_GIVERS = {
@@ -114,6 +122,55 @@ LAYOUT_GIVERS = {
     ),
 }
 """The library's operators whose result is laid out as one of their operands, and which one."""
+vendor(
+    "functions by series or recurrences whose length depends on the argument",
+    *_named(
+        "special_bessel_j0",
+        "special_bessel_j1",
+        "special_bessel_y0",
+        "special_bessel_y1",
+        "special_modified_bessel_i0",
+        "special_modified_bessel_i1",
+        "special_modified_bessel_k0",
+        "special_modified_bessel_k1",
+        "special_scaled_modified_bessel_k0",
+        "special_scaled_modified_bessel_k1",
+        "special_spherical_bessel_j0",
+        "special_airy_ai",
+        "special_zeta",
+        "special_erfcx",
+        "special_ndtri",
+        "i0",
+        "special_i0e",
+        "special_i1",
+        "special_i1e",
+        "polygamma",
+        "igamma",
+        "igammac",
+        "gcd",
+    ),
+)
+vendor(
+    "polynomials by a recurrence as long as the degree, which is data",
+    *_named(
+        "special_chebyshev_polynomial_t",
+        "special_chebyshev_polynomial_u",
+        "special_chebyshev_polynomial_v",
+        "special_chebyshev_polynomial_w",
+        "special_shifted_chebyshev_polynomial_t",
+        "special_shifted_chebyshev_polynomial_u",
+        "special_shifted_chebyshev_polynomial_v",
+        "special_shifted_chebyshev_polynomial_w",
+        "special_hermite_polynomial_h",
+        "special_hermite_polynomial_he",
+        "special_laguerre_polynomial_l",
+        "special_legendre_polynomial_p",
+    ),
+)
+vendor(
+    "how much is written where depends on data, and the library checks that it fits",
+    *_named("masked_scatter", "masked_select", "nonzero", "multinomial", "histc"),
+)
 vendor("the library's transforms", *_named("_fft_c2c", "_fft_r2c", "_fft_c2r"))
 vendor(
     "LAPACK's factorisations",
@@ -133,6 +190,12 @@ vendor(
         "ormqr",
         "linalg_lstsq",
         "cholesky_inverse",
+        "cholesky_solve",
+        "triangular_solve",
+        "lu_unpack",
+        "linalg_inv_ex",
+        "_linalg_solve_ex",
+        "linalg_matrix_exp",
     ),
 )
 vendor(

@@ -265,7 +265,9 @@ def transpose_matrix(builder: Builder, x: Value) -> Value:
 
 @lowers(aten.transpose.int, view=True)
 def transpose(builder: Builder, x: Value, first: int, second: int) -> Value:
-    """Two dimensions exchanged."""
+    """Two dimensions exchanged; of a tensor without dimensions, nothing."""
+    if not x.shape:
+        return permute(builder, x, ())
     order = list(range(len(x.shape)))
     order[first], order[second] = order[second], order[first]
     return permute(builder, x, order)
