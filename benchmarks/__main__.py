@@ -5,7 +5,7 @@
     sh ci/nox -s bench -- --report results.jsonl         the table of an earlier run
 
 Suites: calls (overhead of a call), cold (fresh processes, fresh caches), micro (single kernels), models
-(steady state). A row is
+(steady state), tracing (the joint graph, against make_fx). A row is
 written as soon as it is measured, so that an interrupted run loses one row only.
 """
 
@@ -18,10 +18,16 @@ from pathlib import Path
 
 import click
 
-from benchmarks import calls, cold, micro, steady
+from benchmarks import calls, cold, micro, steady, tracing
 from benchmarks.report import table
 
-SUITES = {"calls": calls.run, "cold": cold.run, "micro": micro.run, "models": steady.run}
+SUITES = {
+    "calls": calls.run,
+    "cold": cold.run,
+    "micro": micro.run,
+    "models": steady.run,
+    "tracing": tracing.run,
+}
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})

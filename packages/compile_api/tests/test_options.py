@@ -61,3 +61,49 @@ def test_every_mode_resolves(mode):
 def test_a_float_takes_numbers_only(value):
     with pytest.raises(errors.InvalidOption):
         options.resolve(None, {"activation_memory_budget": value})
+
+
+def test_decompositions_are_the_users():
+    """A table, or a plain mapping, reaches the tracing; anything else is refused by name."""
+    import torch
+
+    import compile_api
+    from primtorch import decomposition_table
+    from primtorch.errors import RegistrationError
+
+    gelu = torch.ops.aten.gelu.default
+
+    def doubled(x, *, approximate="none"):
+        return x * 2
+
+    def function(x):
+        return torch.nn.functional.gelu(x)
+
+    x = torch.randn(8)
+    table = decomposition_table("inductor").extended({gelu: doubled})
+    for given in (table, dict(table)):
+        for backend in ("inductor", "aot_eager_decomp"):
+            compiled = compile_api.compile(
+                function, backend=backend, options={"decompositions": given}
+            )
+            torch.testing.assert_close(compiled(x), x * 2)
+    torch.testing.assert_close(compile_api.compile(function)(x), function(x))
+    assert hash(options.resolve(None, {"decompositions": table})) is not None
+    with pytest.raises(errors.InvalidOption):
+        options.resolve(None, {"decompositions": 3})
+    with pytest.raises(RegistrationError, match="overload"):
+        options.resolve(None, {"decompositions": {torch.ops.aten.gelu: doubled}})
+
+
+def test_verify_catches_wrong_metadata_of_a_decomposition():
+    import torch
+
+    import compile_api
+    from primtorch import decomposition_table
+
+    gelu = torch.ops.aten.gelu.default
+    table = decomposition_table("inductor").extended({gelu: lambda x, **_: x.double()})
+    options = {"decompositions": table, "verify": True, "strict": True}
+    compiled = compile_api.compile(torch.nn.functional.gelu, options=options)
+    with pytest.raises(Exception, match=r"aten.gelu.default .* expected torch.float32"):
+        compiled(torch.randn(3))

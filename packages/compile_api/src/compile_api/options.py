@@ -12,9 +12,10 @@ import dataclasses
 import inspect
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import platformdirs
 
@@ -22,9 +23,7 @@ from aot_autograd import AotOptions
 from compile_api.errors import ConflictingArguments, InvalidOption, UnknownMode, UnknownOption
 from dynamo import DynamoOptions
 from inductor import InductorOptions
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from primtorch import DecompositionTable
 
 __all__ = [
     "FacadeOptions",
@@ -53,7 +52,14 @@ class FacadeOptions:
     verify: bool = dataclasses.field(
         default=False,
         metadata={
-            "help": "run each graph eagerly beside its compiled form and compare the results"
+            "help": "run each graph eagerly beside its compiled form and compare the results; compare what "
+            "each decomposition returns with its operator's shape rule"
+        },
+    )
+    decompositions: DecompositionTable | None = dataclasses.field(
+        default=None,
+        metadata={
+            "help": "which operators are taken apart, and how; primtorch's table for inductor if not given"
         },
     )
     artifact_cache: bool = dataclasses.field(
@@ -130,6 +136,15 @@ def _check(name: str, value: object, default: object) -> object:
     return value
 
 
+def _table(name: str, value: object) -> DecompositionTable:
+    """Gives the user's decompositions as an immutable table; primtorch judges its entries."""
+    if isinstance(value, DecompositionTable):
+        return value
+    if not isinstance(value, Mapping):
+        raise InvalidOption(name, value, "mapping from operator overloads to functions")
+    return DecompositionTable("the user's", value)
+
+
 def _apply(changes: dict[str, dict[str, object]], given: Mapping[str, object]) -> None:
     """Adds the user's choices to what each package gets."""
     catalogue = _catalogue()
@@ -139,6 +154,8 @@ def _apply(changes: dict[str, dict[str, object]], given: Mapping[str, object]) -
             shown = {key for key, where in catalogue.items() if "." not in key or len(where) > 1}
             raise UnknownOption(name, shown)
         for room, field in places:
+            if field.name == "decompositions" and value is not None:
+                value = _table(name, value)  # noqa: PLW2901  a plain mapping is welcome
             changes[room][field.name] = _check(name, value, _default(field))
 
 

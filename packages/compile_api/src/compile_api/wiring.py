@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from compile_api.options import Settings
     from compile_api.watch import Observer, Watch
+    from primtorch import DecompositionTable
 
     Compiled = Callable[..., Any]
     Backend = Callable[[GraphModule, list[Any]], Compiled]
@@ -67,7 +68,7 @@ def capture(
 
 def inductor(settings: Settings, watch: Watch) -> Backend:
     """The full stack: joint graph, decomposed and partitioned; each part compiled to kernels."""
-    table = decomposition_table("inductor")
+    table = _table(settings)
 
     def compile_part(
         graph: GraphModule, inputs: Sequence[Any], observer: Observer | None
@@ -91,7 +92,8 @@ def inductor(settings: Settings, watch: Watch) -> Backend:
             options=settings.aot_autograd,
         )
 
-    if not settings.facade.verify:
+    # An artifact's key knows our own table by its code, but not a user's functions.
+    if not settings.facade.verify and settings.facade.decompositions is None:
         backend.restore = restore  # type: ignore[attr-defined]
     return backend
 
@@ -103,9 +105,14 @@ def aot_eager(settings: Settings, watch: Watch) -> Backend:
 
 def aot_eager_decomp(settings: Settings, watch: Watch) -> Backend:
     """As `aot_eager`, decomposed as for inductor: tells a decomposition's faults from inductor's."""
-    return _through_aot(
-        _run_graph, decomposition_table("inductor"), settings, watch, "aot_eager_decomp"
-    )
+    return _through_aot(_run_graph, _table(settings), settings, watch, "aot_eager_decomp")
+
+
+def _table(settings: Settings) -> DecompositionTable:
+    """The user's decompositions, or those our loop compiler wants."""
+    table = settings.facade.decompositions
+    table = decomposition_table("inductor") if table is None else table
+    return table.verified() if settings.facade.verify else table
 
 
 def eager(settings: Settings, watch: Watch) -> Backend:

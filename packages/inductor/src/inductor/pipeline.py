@@ -54,7 +54,7 @@ def _lower(gm: GraphModule, _: GraphModule, options: InductorOptions) -> Graph:
     return lowering.lower(
         gm,
         round_halves=options.round_halves,
-        pad_everywhere=options.executor == "triton_interpreter",
+        for_gpu=options.executor == "triton_interpreter",
     )
 
 

@@ -45,11 +45,14 @@ class UnknownTableError(PrimtorchError, KeyError):
 class DecompositionError(PrimtorchError, RuntimeError):
     """A decomposition returned a result whose metadata isn't its operator's."""
 
-    def __init__(self, operator: str, expected: str, found: str) -> None:
+    def __init__(self, operator: object, function: object, expected: str, found: str) -> None:
+        name = (
+            f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', function)}"
+        )
         super().__init__(
-            f"the decomposition of {operator} returned {found} where "
-            f"the operator returns {expected}; "
-            f"pass a table without it (table.without({operator})) or correct the function"
+            f"the decomposition of {operator} ({name}) returned something else than the operator: "
+            f"expected {expected}, found {found}; mend it, or leave it out of the table with "
+            f".without({operator})"
         )
         self.operator = operator
         self.expected = expected

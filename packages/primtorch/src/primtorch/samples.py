@@ -181,6 +181,8 @@ def _pools(values: Values) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
 
 
 def _random(values: Values) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+    if not values.dtype.is_floating_point:
+        return []
     seed = torch.tensor([20261129])
     return [
         ((seed, 0, [3, 5]), {"dtype": values.dtype}),
@@ -196,7 +198,24 @@ def _scatter_source(values: Values) -> list[tuple[tuple[Any, ...], dict[str, Any
     ]
 
 
+_SAME_SIZE = {
+    torch.float32: torch.int32,
+    torch.float64: torch.int64,
+    torch.bfloat16: torch.int16,
+    torch.float16: torch.int16,
+    torch.int64: torch.float64,
+    torch.int32: torch.float32,
+    torch.uint8: torch.int8,
+    torch.bool: torch.uint8,
+    torch.complex64: torch.float32,
+}
+
+
 _MAKERS: dict[str, Maker] = {
+    "aten.view.dtype": lambda v: [
+        ((v.tensor(3, 4), _SAME_SIZE[v.dtype]), {}),
+        ((v.tensor(4, 3).t(), v.dtype), {}),
+    ],
     "aten.view.default": _views,
     "aten.reshape.default": _views,
     "aten.convolution.default": _convolutions,

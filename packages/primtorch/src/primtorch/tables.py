@@ -31,6 +31,7 @@ import primtorch.decompositions
 from primtorch.errors import UnknownTableError
 from primtorch.prims import PRIMS
 from primtorch.registry import check_entry, overload, registered
+from primtorch.verification import checked
 
 __all__ = ["CORE_ATEN", "INDUCTOR_KEEPS", "DecompositionTable", "decomposition_table"]
 
@@ -64,6 +65,21 @@ class DecompositionTable(Mapping[OpOverload, Callable[..., Any]]):
 
     def __repr__(self) -> str:
         return f"<decomposition table {self.name!r}: {len(self)} operators>"
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._functions.items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DecompositionTable) and self._functions == other._functions
+
+    def verified(self) -> DecompositionTable:
+        """A table whose functions compare what they return with the operators' shape rules.
+
+        Such a function raises DecompositionError, which names the operator, what was expected and
+        what was found. It is slower: for tests of decompositions.
+        """
+        functions = {o: checked(o, f) for o, f in self._functions.items()}
+        return DecompositionTable(f"{self.name}, verified", functions)
 
     def without(self, *operators: OpOverload) -> DecompositionTable:
         """A table that keeps `operators` whole. Naming one that isn't in the table changes nothing.

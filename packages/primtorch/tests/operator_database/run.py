@@ -302,7 +302,7 @@ def main(arguments=None):
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     part, parts = map(int, options.shard.split("/"))
-    table = decomposition_table(options.table)
+    table = decomposition_table(options.table).verified()
     known = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
     leaves = Remains()
     pairs, failed, started = 0, {}, time.monotonic()

@@ -59,9 +59,9 @@ class TensorFact:
 class Builder:
     """The state of one lowering; see the module."""
 
-    def __init__(self, *, round_halves: bool = True, pad_everywhere: bool = False) -> None:
+    def __init__(self, *, round_halves: bool = True, for_gpu: bool = False) -> None:
         self.round_halves = round_halves
-        self._pad_everywhere = pad_everywhere
+        self._for_gpu = for_gpu
         self.copies: dict[Value, Value] = {}
         """What was copied into the layout that an operator wants; see `inductor.lowering.layouts`."""
         self.buffers: dict[str, Buffer] = {}
@@ -77,7 +77,7 @@ class Builder:
 
     def on_gpu(self, device: torch.device) -> bool:
         """Whether layouts are chosen as for a GPU."""
-        return device.type != "cpu" or self._pad_everywhere
+        return device.type != "cpu" or self._for_gpu
 
     def padded(self, columns: Size, dtype: torch.dtype, device: torch.device) -> Size:
         """The number of columns that rows are given room for: on a GPU half types fill 16 bytes.

@@ -65,10 +65,8 @@ def fact_of(value: Any) -> Any:
 class _GraphBuilder(Builder):
     """A builder that knows which FX node it is at."""
 
-    def __init__(
-        self, facts: Mapping[Node, Any], *, round_halves: bool, pad_everywhere: bool
-    ) -> None:
-        super().__init__(round_halves=round_halves, pad_everywhere=pad_everywhere)
+    def __init__(self, facts: Mapping[Node, Any], *, round_halves: bool, for_gpu: bool) -> None:
+        super().__init__(round_halves=round_halves, for_gpu=for_gpu)
         self._facts = facts
         self.node: Node | None = None
 
@@ -97,7 +95,7 @@ def lower(
     *,
     name: str = "graph",
     round_halves: bool = True,
-    pad_everywhere: bool = False,
+    for_gpu: bool = False,
 ) -> Graph:
     """Lower a graph of wire 3.
 
@@ -105,7 +103,7 @@ def lower(
         gm: the graph.
         name: its name in texts.
         round_halves: round values of half types at each operator's end, as eager does.
-        pad_everywhere: pad rows on all devices as on a GPU.
+        for_gpu: lower for a GPU's kernels, whatever the devices are.
 
     Raises:
         WireError: a node is no operator, or lacks its `val`.
@@ -115,7 +113,7 @@ def lower(
     for node in nodes:
         if node.op != "output":
             facts[node] = _promised(gm, node)
-    builder = _GraphBuilder(facts, round_halves=round_halves, pad_everywhere=pad_everywhere)
+    builder = _GraphBuilder(facts, round_halves=round_halves, for_gpu=for_gpu)
     uses = _uses(nodes)
     environment: dict[Node, Any] = {}
     inputs: list[GraphInput] = []
@@ -294,6 +292,9 @@ def _call(
     strange = _strange_dtype((fact, *args, *kwargs.values()))
     if strange is not None:
         return builder.call("fallback", target, args, kwargs, f"{strange} isn't computed in loops")
+    if target not in VIEWS and _is_complex_on_gpu(builder, (fact, *args, *kwargs.values())):
+        why = "a GPU's kernels have no complex numbers"
+        return builder.call("fallback", target, args, kwargs, why)
     if function is None:
         reason = VENDOR.get(target)
         if reason is not None:
@@ -328,6 +329,17 @@ def _strange_dtype(values: Any) -> torch.dtype | None:
             if inner is not None:
                 return inner
     return None
+
+
+def _is_complex_on_gpu(builder: Builder, values: Any) -> bool:
+    """Whether a result or operand is complex and its kernel would be a GPU's."""
+    for value in values:
+        if isinstance(value, (TensorFact, Value)):
+            if value.dtype.is_complex and builder.on_gpu(value.device):
+                return True
+        elif isinstance(value, tuple) and _is_complex_on_gpu(builder, value):
+            return True
+    return False
 
 
 def _has_tensor(fact: Any) -> bool:

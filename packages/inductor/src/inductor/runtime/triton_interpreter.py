@@ -63,9 +63,9 @@ class InterpretedTriton:
     def _run(self, kernel: Kernel, memory: Memory) -> None:
         source = self.sources[kernel.name]
         grid = evaluate(source.grid, memory.sizes)
+        pointers = [memory.allocate(argument.buffer) for argument in kernel.arguments]
         if grid == 0:
             return
-        pointers = [memory.allocate(argument.buffer) for argument in kernel.arguments]
         sizes = [memory.size(size) for size in kernel.sizes]
         scalars = [memory.scalars[name] for name, _ in kernel.scalars]
         self._function(kernel.name)[(grid,)](*pointers, *sizes, *scalars)

@@ -99,3 +99,22 @@ def test_graph(name):
     for ours, theirs in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
         assert ours.stride() == theirs.stride()
+
+
+STRANGE = {
+    "erfinv outside its domain": (aten.erfinv.default, torch.tensor([-2.0, -1.0, 0.3, 1.0, 1.5, torch.nan])),
+    "powers of unsigned integers": (aten.pow.Tensor_Tensor, torch.tensor([0, 1, 2, 3, 7], dtype=torch.uint8)),
+    "nothing to compute": (aten.fmod.Tensor, torch.zeros(0, 3, dtype=torch.int64)),
+    "complex numbers": (aten.mul.Tensor, torch.tensor([1 + 2j, 3 - 1j])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRANGE)
+def test_operands_at_the_edges(name):
+    """A complex operator is left to the library, the others in the same graph are not."""
+    operator, x = STRANGE[name]
+    operands = [x] if operator is aten.erfinv.default else [x, x]
+    gm = trace(lambda call, *nodes: [call(operator, *nodes)], *operands)
+    compiled = compile_fx(gm, options=OPTIONS)
+    (found,) = compiled(list(operands))
+    torch.testing.assert_close(found, operator(*operands), equal_nan=True)

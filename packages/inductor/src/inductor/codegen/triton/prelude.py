@@ -229,6 +229,7 @@ def erfinv(x):
     if x.dtype == tl.float64:
         step = (tl.erf(value) - x) / (1.1283791670955126 * exp(-value * value))
         value = value - step / (1.0 + value * step)
+    value = tl.where(tl.abs(x) <= 1.0, value, float("nan"))
     return tl.where(tl.abs(x) == 1.0, x * float("inf"), value)
 
 
@@ -402,13 +403,15 @@ def integer_power(x, y):
         base = base * base
         left = left >> 1
     odd = (y & 1) == 1
-    negative = tl.where(x == 1, 1, tl.where(x == -1, tl.where(odd, -1, 1), 0)).to(x.dtype)
-    # An exponent of 64 or more leaves only 0, 1, -1 and even bases' wrapped zeros.
-    huge = tl.where(x == 1, 1, tl.where(x == -1, tl.where(odd, -1, 1), 0)).to(x.dtype)
-    value = tl.where(
-        y >= 64, tl.where((x & 1) == 0, 0, tl.where((x == 1) | (x == -1), huge, value)), value
-    )
-    return tl.where(y < 0, negative, value)
+    # An exponent of 64 or more leaves only 0, 1, -1 and even bases' wrapped zeros; a negative one 0, 1 and -1.
+    if x.dtype.is_int_signed():
+        unit = tl.where(x == 1, 1, tl.where(x == -1, tl.where(odd, -1, 1), 0)).to(x.dtype)
+        is_unit = (x == 1) | (x == -1)
+    else:
+        unit = tl.where(x == 1, 1, 0).to(x.dtype)
+        is_unit = x == 1
+    value = tl.where(y >= 64, tl.where((x & 1) == 0, 0, tl.where(is_unit, unit, value)), value)
+    return tl.where(y < 0, unit, value)
 
 
 @triton.jit
