@@ -205,6 +205,14 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session
+def stress(session: nox.Session) -> None:
+    """8 threads for a minute, then 8 processes of which one is killed every second; minutes."""
+    _prepare(session, *PACKAGES)
+    for what in ("threads", "processes"):
+        session.run("python", "-m", "benchmarks.stress", what, *session.posargs)
+
+
+@nox.session
 def models(session: nox.Session) -> None:
     """The models people run, each in its own process, judged against float64; `-- --help`."""
     _prepare(session, *PACKAGES)

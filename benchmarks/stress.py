@@ -47,7 +47,7 @@ def normalised(x: torch.Tensor) -> torch.Tensor:
 
 def with_a_break(x: torch.Tensor) -> torch.Tensor:
     y = x.sin()
-    if float(y.sum()) > 0:
+    if y.detach().sum() > 0:
         return y.cos()
     return y.exp()
 

@@ -42,3 +42,18 @@ def test_disable_takes_a_reason():
         return x + 1
 
     assert outside(1) == 2
+
+
+def test_a_program_may_reset_while_it_runs():
+    @dynamo.disable
+    def forget():
+        dynamo.reset()
+
+    def f(x):
+        y = x + 1
+        forget()
+        return y * 2
+
+    compiled = dynamo.optimize("eager", options=dynamo.DynamoOptions(strict=True))(f)
+    for _ in range(3):
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 4.0))

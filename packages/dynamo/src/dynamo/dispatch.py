@@ -186,7 +186,11 @@ class Compiler:
             return entry.run(function, slots, inputs)
         start = time.perf_counter()
         result = entry.run(function, slots, inputs)
-        self._worth[function.__code__].ran(time.perf_counter() - start)
+        worth = self._worth.get(function.__code__)
+        if (
+            worth is not None
+        ):  # nobody forgot all meanwhile, in the call itself or in another thread
+            worth.ran(time.perf_counter() - start)
         return result
 
     def _find(
