@@ -8,6 +8,7 @@ import torch
 
 from compile_api.explain import Explanation, Kernel, Stage
 from compile_api.report import page
+from compile_api.timeline import Span
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -21,10 +22,25 @@ def explanation() -> Explanation:
         graphs=(graph,),
         graph_breaks=('model.py:41  print("<b>bold</b>")',),
         guards=("isinstance(x, Tensor)",),
-        recompiles=(),
-        kernels=(Kernel("07_schedule.txt", "k0", "read a, write b", ("n0", "n1")),),
+        recompiles=("f: shape of x: expected (3,), found (4,)",),
+        kernels=(
+            Kernel(
+                "07_schedule.txt",
+                "k0",
+                "read a, write b",
+                ("n0", "n1"),
+                "parallel 1, vector r0",
+                "reads 96 bytes, writes 32 bytes",
+            ),
+        ),
         stages=stages,
         seconds=0.5,
+        cache=("f: not kept (an operator of a library)",),
+        spans=(
+            Span("capture and compile", "f", 0.0, 900.0, 1, 0),
+            Span("inductor", "forward", 300.0, 500.0, 1, 1),
+        ),
+        memory={"07_schedule.txt": "4096"},
     )
 
 
@@ -35,6 +51,21 @@ def test_it_stands_alone_and_escapes():
     assert "&lt;lambda&gt;" in text
     assert "<b>bold" not in text
     assert "i &lt; n" in text
+
+
+def test_it_has_all_that_a_reader_asks_for():
+    text = page(explanation())
+    for shown in (
+        "expected (3,), found (4,)",
+        "reads 96 bytes, writes 32 bytes",
+        "parallel 1, vector r0",
+        "4096 bytes",
+        "not kept (an operator of a library)",
+        "inductor forward",
+        "0.5 ms",
+        "<svg",
+    ):
+        assert shown in text
 
 
 def test_an_empty_explanation_says_so():

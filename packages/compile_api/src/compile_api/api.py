@@ -18,6 +18,7 @@ from compile_api import backends, logs, wiring
 from compile_api import options as choices
 from compile_api.errors import InvalidArgument, NotCallable, nearest
 from compile_api.module import compile_module
+from compile_api.timeline import trace_file
 from compile_api.watch import Watch, ledger
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ def _prepare(watch: Watch, arguments: Arguments) -> Callable[[Callable[..., Any]
         backend = wiring.foreign(arguments.backend, settings, watch, given)
     else:
         settings = choices.resolve(arguments.mode, arguments.options)
+        if settings.facade.trace:
+            watch.timeline = trace_file(settings.facade.trace)
         backend = backends.lookup_backend(arguments.backend, settings, watch)
     return functools.partial(
         wiring.capture,

@@ -1,4 +1,4 @@
-"""The command line: `compile-api demo | doctor | explain | bench | cache`.
+"""The command line: `compile-api demo | doctor | explain | trace | bench | cache`.
 
 In: arguments. Out: what was asked on stdout; progress and errors on stderr, so that `--json` can be
 piped. Exit status 0, 1 for an error of ours (its message, no traceback), 2 for wrong usage.
@@ -181,6 +181,31 @@ def explain(target: str, html: Path | None, stages: Path | None, backend: str) -
         click.echo(f"page: {found.to_html(html)}")
     if stages is not None:
         click.echo(f"stages: {len(found.write(stages))} files in {stages}")
+
+
+@main.command()
+@click.argument("target", metavar="FILE[:FUNCTION]")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("trace.json"),
+    show_default=True,
+    help="The trace's file.",
+)
+@click.option("--backend", default="inductor", show_default=True)
+def trace(target: str, out: Path, backend: str) -> None:
+    """Compile a function of a file and write what that took as a Chrome trace.
+
+    Open the file in chrome://tracing or ui.perfetto.dev. A running program writes one with
+    options={"trace": "trace.json"}.
+    """
+    from compile_api.explain import explain_call
+
+    found = explain_call(_load(target), (), {}, backend=backend)
+    for span in found.spans:
+        about = f" {span.detail}" if span.detail else ""
+        click.echo(f"{span.length / 1e3:9.1f} ms  {'  ' * span.depth}{span.name}{about}")
+    click.echo(f"trace: {found.to_trace(out)}")
 
 
 def _load(target: str) -> Callable[..., Any]:

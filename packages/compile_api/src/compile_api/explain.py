@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,11 +27,15 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.fx import GraphModule
 
+    from compile_api.timeline import Span
+
 __all__ = ["Explanation", "Kernel", "Stage", "collect", "explain", "explain_call"]
 
 _KERNEL = re.compile(
     r"^kernel (?P<name>\S+?)\((?P<buffers>.*)\)(?:  # (?P<nodes>.*))?$", re.MULTILINE
 )  # a head line of inductor's schedule text
+_TRAFFIC = re.compile(r"^  (?P<name>\S+): (?P<moved>(?:reads|writes) .* bytes)$", re.MULTILINE)
+_MEMORY = re.compile(r"^memory: arena (.+) bytes$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +49,17 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel of a call program: which schedule has it, what it reads and writes, for which nodes."""
+    """One kernel of a call program: which schedule has it, what it reads and writes, for which nodes.
+
+    `decisions` is how its loops are run, `traffic` what it moves at the least.
+    """
 
     schedule: str
     name: str
     buffers: str
     nodes: tuple[str, ...]
+    decisions: str = ""
+    traffic: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,8 @@ class Explanation:
     stages: dict[str, Stage]
     seconds: float
     cache: tuple[str, ...] = ()
+    spans: tuple[Span, ...] = ()
+    memory: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, directory: str | Path) -> list[Path]:
         """Writes one file per stage; returns their paths, in the order of the stages."""
@@ -85,6 +96,14 @@ class Explanation:
         target = Path(path)
         target.write_text(page(self))
         return target
+
+    def to_trace(self, path: str | Path) -> Path:
+        """Writes what compiling took as a Chrome trace; returns its path."""
+        from compile_api.timeline import Timeline
+
+        timeline = Timeline()
+        timeline.spans.extend(self.spans)
+        return timeline.write(Path(path))
 
     def __str__(self) -> str:
         counts = ", ".join(
@@ -172,6 +191,34 @@ def _differentiable(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
 
 
+def _kernels_of(schedule: str, text: str) -> list[Kernel]:
+    """Reads the kernels of one schedule's text: head, the line below about its loops, the traffic at the end."""
+    traffic = {found["name"]: found["moved"] for found in _TRAFFIC.finditer(text)}
+    kernels = []
+    for found in _KERNEL.finditer(text):
+        below = text[found.end() :].splitlines()
+        decisions = next(
+            (line.strip() for line in below if not line.startswith("  local ") and line), ""
+        )
+        nodes = tuple((found["nodes"] or "").split(", "))
+        name = found["name"]
+        kernels.append(
+            Kernel(schedule, name, found["buffers"], nodes, decisions, traffic.get(name, ""))
+        )
+    return kernels
+
+
+def _memory_of(stages: Mapping[str, Stage]) -> dict[str, str]:
+    """Reads how much memory each call program takes at once for what never leaves it."""
+    return {
+        name: found[1]
+        for name, stage in sorted(stages.items())
+        if name.rpartition("/")[2].startswith("07_")
+        for found in [_MEMORY.search(stage.text)]
+        if found is not None
+    }
+
+
 def collect(function: Callable[..., Any], watch: Watch, seconds: float) -> Explanation:
     """Makes the explanation out of what a recording watch saw."""
     stages: dict[str, Stage] = {}
@@ -188,10 +235,10 @@ def collect(function: Callable[..., Any], watch: Watch, seconds: float) -> Expla
         if line.strip() and not line.lstrip().startswith("#")
     ]
     kernels = [
-        Kernel(name, found["name"], found["buffers"], tuple((found["nodes"] or "").split(", ")))
+        kernel
         for name, stage in sorted(stages.items())
         if name.rpartition("/")[2].startswith("07_")
-        for found in _KERNEL.finditer(stage.text)
+        for kernel in _kernels_of(name, stage.text)
     ]
     return Explanation(
         what=getattr(function, "__qualname__", type(function).__qualname__),
@@ -203,4 +250,6 @@ def collect(function: Callable[..., Any], watch: Watch, seconds: float) -> Expla
         stages=stages,
         seconds=seconds,
         cache=tuple(dict.fromkeys(watch.cache)),
+        memory=_memory_of(stages),
+        spans=tuple(sorted(watch.timeline.spans, key=lambda span: span.start)),
     )

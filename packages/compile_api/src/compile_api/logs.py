@@ -17,7 +17,7 @@ from compile_api.options import log_topics
 __all__ = ["TOPICS", "configure", "emit", "emit_stage", "enabled", "stages_enabled"]
 
 TOPICS = ("bytecode", "graph", "guards", "graph_breaks", "recompiles", "joint", "loops", "schedule",
-          "kernels", "program", "cache")  # fmt: skip
+          "kernels", "program", "cache", "times")  # fmt: skip
 _TOPIC_OF_STAGE = {
     "00": "bytecode",
     "01": "graph",

@@ -34,6 +34,7 @@ __all__ = [
     "list_mode_options",
     "list_options",
     "log_topics",
+    "progress_by_environment",
     "resolve",
     "strict_by_environment",
 ]
@@ -60,6 +61,16 @@ class FacadeOptions:
         default=None,
         metadata={
             "help": "which operators are taken apart, and how; primtorch's table for inductor if not given"
+        },
+    )
+    trace: str = dataclasses.field(
+        default="",
+        metadata={"help": "write what compiling takes to this file, as a Chrome trace"},
+    )
+    profile_ranges: bool = dataclasses.field(
+        default=False,
+        metadata={
+            "help": "show each compiled graph to torch.profiler as a range with its module and line"
         },
     )
     artifact_cache: bool = dataclasses.field(
@@ -167,6 +178,11 @@ def strict_by_environment() -> bool:
 def artifacts_by_environment() -> bool:
     """Tells whether COMPILE_API_ARTIFACTS leaves the artifact cache on; "0" or "off" turns it off."""
     return os.environ.get("COMPILE_API_ARTIFACTS", "").lower() not in {"0", "off", "false", "no"}
+
+
+def progress_by_environment() -> bool:
+    """Tells whether COMPILE_API_PROGRESS leaves the progress line on; "0" or "off" turns it off."""
+    return os.environ.get("COMPILE_API_PROGRESS", "").lower() not in {"0", "off", "false", "no"}
 
 
 def log_topics() -> tuple[str, ...]:

@@ -14,11 +14,12 @@ import torch
 from compile_api.__about__ import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from torch.fx import GraphModule
 
     from compile_api.explain import Explanation, Kernel, Stage
+    from compile_api.timeline import Span
 
 __all__ = ["page"]
 
@@ -90,14 +91,48 @@ def _is_source(stage: Stage) -> bool:
 def _kernels(kernels: Iterable[Kernel]) -> str:
     """Lists the kernels with what they move and the loop nodes they hold."""
     rows = [
-        (_cell(k.schedule), _cell(k.name), _cell(k.buffers), _cell(", ".join(k.nodes)))
+        (
+            _cell(k.schedule),
+            _cell(k.name),
+            _cell(k.decisions),
+            _cell(k.traffic),
+            _cell(k.buffers),
+            _cell(", ".join(k.nodes)),
+        )
         for k in kernels
     ]
     if not rows:
         return (
             '<p class="none">None: every operation is a vendor call, or nothing was captured.</p>'
         )
-    return _table(("schedule", "kernel", "reads and writes", "nodes"), rows)
+    head = ("schedule", "kernel", "loops", "bytes moved", "reads and writes", "nodes")
+    return _table(head, rows)
+
+
+def _memory(memory: Mapping[str, str]) -> str:
+    """Lists the memory of each call program."""
+    if not memory:
+        return '<p class="none">No call program.</p>'
+    rows = [(_cell(name), _number(f"{size} bytes")) for name, size in memory.items()]
+    return _table(("call program", "allocated at once for what never leaves it"), rows)
+
+
+def _steps(spans: Iterable[Span]) -> str:
+    """Draws the steps of compiling one below the other, each as long as it took."""
+    listed = list(spans)
+    if not listed:
+        return ""
+    first = listed[0].start
+    whole = max(span.start + span.length for span in listed) - first or 1.0
+    rows = []
+    for span in listed:
+        start, length = 24 * (span.start - first) / whole, 24 * span.length / whole
+        style = f"margin-left:{start:.2f}rem;width:{length:.2f}rem"
+        indent = f"padding-left:{0.8 + 1.2 * span.depth:.1f}rem"
+        name = f'<td style="{indent}">{escape(f"{span.name} {span.detail}")}</td>'
+        bar = f'<td style="width:24rem"><span class="bar" style="{style}"></span></td>'
+        rows.append((name, _number(f"{span.length / 1e3:.1f} ms"), bar))
+    return _table(("step", "time", ""), rows)
 
 
 def _levels(graph: GraphModule) -> dict[str, int]:
@@ -182,7 +217,12 @@ def page(explanation: Explanation) -> str:
         "<h2>Kernels</h2>",
         _kernels(explanation.kernels),
         *(_details(stage, opened=True) for stage in stages if _is_source(stage)),
+        "<h2>Memory</h2>",
+        _memory(explanation.memory),
+        "<h2>Artifacts</h2>",
+        _texts(explanation.cache, "Nothing was kept for processes to come."),
         "<h2>Where the time went</h2>",
+        _steps(explanation.spans),
         _times(stages),
         "<h2>Stages</h2>",
         "".join(_details(stage) for stage in stages if not _is_source(stage)),

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from compile_api import logs
+from compile_api.timeline import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +73,7 @@ class Watch:
         self.breaks: list[str] = []
         self.recompiles: list[str] = []
         self.cache: list[str] = []
+        self.timeline = Timeline()
         self._record = record
         self._numbers = itertools.count()
         self._current: GraphRecord | None = None  # the frame that dynamo captures now

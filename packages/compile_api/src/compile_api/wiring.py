@@ -11,6 +11,7 @@ running that graph eagerly, with one warning; in strict mode it raises.
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dynamo
@@ -19,6 +20,7 @@ from aot_autograd import restore as aot_restore
 from compile_api.artifacts import ArtifactShelf
 from compile_api.errors import CompilationFailed, CompileWarning
 from compile_api.options import artifacts_by_environment
+from compile_api.ranges import ranged
 from compile_api.verification import verified
 from compile_api.watch import ledger
 from inductor import compile_fx
@@ -62,6 +64,7 @@ def capture(
         options=settings.dynamo,
         observer=watch.for_capture(),
         shelf=shelf,
+        span=watch.timeline.span,
     )
     return optimizer(function)
 
@@ -73,7 +76,15 @@ def inductor(settings: Settings, watch: Watch) -> Backend:
     def compile_part(
         graph: GraphModule, inputs: Sequence[Any], observer: Observer | None
     ) -> Compiled:
-        return compile_fx(graph, inputs, options=settings.inductor, observer=observer)
+        role = str(graph.meta.get("role", ""))
+        with watch.timeline.span("inductor", role):
+            return compile_fx(
+                graph,
+                inputs,
+                options=settings.inductor,
+                observer=observer,
+                span=watch.timeline.span,
+            )
 
     backend = _through_aot(compile_part, table, settings, watch, "inductor")
 
@@ -93,7 +104,8 @@ def inductor(settings: Settings, watch: Watch) -> Backend:
         )
 
     # An artifact's key knows our own table by its code, but not a user's functions.
-    if not settings.facade.verify and settings.facade.decompositions is None:
+    watched = settings.facade.verify or settings.facade.profile_ranges
+    if not watched and settings.facade.decompositions is None:
         backend.restore = restore  # type: ignore[attr-defined]
     return backend
 
@@ -161,16 +173,17 @@ def _through_aot(
         def compiler_of(role: str) -> Compiled:
             return lambda part, part_inputs: compile_part(part, part_inputs, observer_of(role))
 
-        return aot_module_simplified(
-            graph,
-            inputs,
-            fw_compiler=compiler_of("forward"),
-            bw_compiler=compiler_of("backward"),
-            inference_compiler=compiler_of("inference"),
-            decompositions=table,
-            options=settings.aot_autograd,
-            observer=observer_of(""),
-        )
+        with watch.timeline.span("aot_autograd", _place_of(graph)):
+            return aot_module_simplified(
+                graph,
+                inputs,
+                fw_compiler=compiler_of("forward"),
+                bw_compiler=compiler_of("backward"),
+                inference_compiler=compiler_of("inference"),
+                decompositions=table,
+                options=settings.aot_autograd,
+                observer=observer_of(""),
+            )
 
     return _survive(compile_graph, settings, name, symbolic=True)
 
@@ -183,6 +196,8 @@ def _survive(backend: Backend, settings: Settings, name: str, *, symbolic: bool)
             compiled = backend(graph, inputs)
             if settings.facade.verify:
                 return verified(graph, compiled, ledger.count - 1)
+            if settings.facade.profile_ranges:
+                return ranged(compiled, _place_of(graph))
             return compiled  # noqa: TRY300 - what is in the try is what may fail
         except Exception as fault:
             failed = _translate(fault, graph, name)
@@ -194,6 +209,16 @@ def _survive(backend: Backend, settings: Settings, name: str, *, symbolic: bool)
     compile_or_run_eagerly.symbolic = symbolic  # type: ignore[attr-defined]
     compile_or_run_eagerly.__name__ = name
     return compile_or_run_eagerly
+
+
+def _place_of(graph: GraphModule) -> str:
+    """The module and the user's line that a graph begins with."""
+    for node in graph.graph.nodes:
+        line = node.meta.get("source_line")
+        if line is not None:
+            module = node.meta.get("module_path")
+            return f"{f'{module} ' if module else ''}{Path(line[0]).name}:{line[1]}"
+    return ""
 
 
 def _translate(fault: Exception, graph: GraphModule, backend: str) -> CompilationFailed:

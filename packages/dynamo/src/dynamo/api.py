@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynamo.guards import Guard
-    from dynamo.shelved import Shelf
+    from dynamo.shelved import Shelf, Span
 
 __all__ = [
     "CaptureReport",
@@ -47,12 +47,13 @@ def optimize(
     options: DynamoOptions | None = None,
     observer: Callable[[str, str], None] | None = None,
     shelf: Shelf | None = None,
+    span: Span | None = None,
 ) -> Callable[[Any], Any]:
     """A decorator that captures a function or module and compiles its graphs with `backend`.
 
     `backend` is a name or `callable(gm, example_inputs) -> callable`. `dynamic` None makes a size symbolic
     once it changed, True from the start, False never. `fullgraph` makes a graph break an error.
-    `shelf` keeps entries from process to process.
+    `shelf` keeps entries from process to process. `span(step, about)` makes a context around each step.
 
     Raises:
         UsageError: unknown backend, or not a callable.
@@ -62,7 +63,13 @@ def optimize(
 
     def decorate(target: Any) -> Any:
         compiler = Compiler(
-            found, settings, fullgraph=fullgraph, dynamic=dynamic, observer=observer, shelf=shelf
+            found,
+            settings,
+            fullgraph=fullgraph,
+            dynamic=dynamic,
+            observer=observer,
+            shelf=shelf,
+            span=span,
         )
         if isinstance(target, torch.nn.Module):
             return CompiledModule(target, compiler.compile(_calling_module()))

@@ -7,6 +7,7 @@ what the program computes; outside strict mode it runs eagerly with one warning.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
     from dynamo._native import Entry
     from dynamo.options import DynamoOptions
-    from dynamo.shelved import Shelf
+    from dynamo.shelved import Shelf, Span
 
 __all__ = ["Compiler", "forget_all", "take_stance"]
 
@@ -72,6 +73,12 @@ def take_stance(name: str) -> str:
         return former
 
 
+def _no_span(step: str, about: str) -> contextlib.AbstractContextManager[None]:
+    """Nobody measures."""
+    del step, about
+    return contextlib.nullcontext()
+
+
 @dataclass(slots=True)
 class Worth:
     """What compiling one code object took, and what it saves, in seconds."""
@@ -108,9 +115,11 @@ class Compiler:
         dynamic: bool | None = None,
         observer: Callable[[str, str], None] | None = None,
         shelf: Shelf | None = None,
+        span: Span | None = None,
     ) -> None:
         self.backend = backend
         self.shelf = shelf
+        self.span = span if span is not None else _no_span
         self.options = options
         self.fullgraph = fullgraph
         self.dynamic = dynamic
@@ -248,7 +257,10 @@ class Compiler:
         """An entry of a former process; a fault in making it again is no reason not to capture."""
         assert self.shelf is not None, "asked only where there is one"
         try:
-            return shelved.take(self.shelf, cache, function, slots, self.resume, self.nested.hook)
+            with self.span("look for an artifact", function.__qualname__):
+                return shelved.take(
+                    self.shelf, cache, function, slots, self.resume, self.nested.hook
+                )
         except Exception as error:
             if self.options.strict:
                 raise
@@ -262,7 +274,8 @@ class Compiler:
         if self.shelf is None or captured.material is None:
             return
         try:
-            shelved.put(self.shelf, function, captured.material, self.nested.hook)
+            with self.span("keep the artifact", function.__qualname__):
+                shelved.put(self.shelf, function, captured.material, self.nested.hook)
         except Exception as error:
             if self.options.strict:
                 raise
@@ -374,7 +387,8 @@ class Compiler:
             self.observer,
         )
         try:
-            captured = capture(request)
+            with self.span("capture and compile", function.__qualname__):
+                captured = capture(request)
         except SkipFrame as skip:
             if not skip.recursion:
                 self.skipped[function.__code__] = skip.why

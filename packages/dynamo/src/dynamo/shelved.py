@@ -8,6 +8,8 @@ shelf never changes what a program computes; whatever cannot be used or written 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dynamo.guards.program import argument_names
@@ -15,13 +17,15 @@ from dynamo.stored import read_entry, write_entry
 from primtorch.serial import Foreign, NotStorable, code_digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import FunctionType
 
     from dynamo._native import CodeCache, Entry
     from dynamo.stored.entry import Material
 
-__all__ = ["Shelf", "put", "take"]
+__all__ = ["Shelf", "Span", "put", "take"]
+
+Span = Callable[[str, str], AbstractContextManager[None]]
 
 _log = logging.getLogger("dynamo")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from inductor.errors import WireError
 from inductor.lowering.lower import fact_of
 from inductor.options import InductorOptions
-from inductor.pipeline import BoxedCallable, Observer, compile_graph
+from inductor.pipeline import BoxedCallable, Observer, Span, compile_graph
 from inductor.runtime.reference import ReferenceCallable
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def compile_fx(
     *,
     options: InductorOptions | None = None,
     observer: Observer | None = None,
+    span: Span | None = None,
 ) -> BoxedCallable:
     """Compile a functional graph of core operators.
 
@@ -35,6 +36,7 @@ def compile_fx(
         example_inputs: the placeholders' fake values; the graph's own `val`s are what counts.
         options: see `InductorOptions`.
         observer: called as `observer(stage, text)` after each stage.
+        span: `span(step, about)` makes a context around each step.
 
     Returns:
         A callable with `boxed = True` and `output_layouts`: takes a list of arguments, empties it,
@@ -48,7 +50,7 @@ def compile_fx(
     del example_inputs
     chosen = InductorOptions() if options is None else options
     try:
-        return compile_graph(gm, chosen, observer)
+        return compile_graph(gm, chosen, observer, span)
     except WireError:
         raise
     except Exception as error:

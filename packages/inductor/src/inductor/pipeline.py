@@ -7,6 +7,7 @@ when somebody watches; a stage never prints itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from inductor.options import InductorOptions
 
 Observer = Callable[[str, str], None]
+Span = Callable[[str, str], AbstractContextManager[None]]
 
 
 class BoxedCallable(Protocol):
@@ -72,11 +74,23 @@ STAGES: tuple[Stage, ...] = (
 """What happens before code generation, in order."""
 
 
-def plan(gm: GraphModule, options: InductorOptions, observer: Observer | None = None) -> Program:
+def _no_span(step: str, about: str) -> AbstractContextManager[None]:
+    """Nobody measures."""
+    del step, about
+    return nullcontext()
+
+
+def plan(
+    gm: GraphModule,
+    options: InductorOptions,
+    observer: Observer | None = None,
+    span: Span = _no_span,
+) -> Program:
     """Run the stages."""
     value: Any = gm
     for stage in STAGES:
-        value = stage.run(value, gm, options)
+        with span(stage.name, ""):
+            value = stage.run(value, gm, options)
         if options.verify and stage.verify is not None:
             stage.verify(value)
         if observer is not None and stage.text is not None:
@@ -85,8 +99,13 @@ def plan(gm: GraphModule, options: InductorOptions, observer: Observer | None = 
 
 
 def compile_graph(
-    gm: GraphModule, options: InductorOptions, observer: Observer | None = None
+    gm: GraphModule,
+    options: InductorOptions,
+    observer: Observer | None = None,
+    span: Span | None = None,
 ) -> BoxedCallable:
     """All stages, then code generation and the executor."""
-    program = plan(gm, options, observer)
-    return execute(program, gm, options, observer)
+    span = _no_span if span is None else span
+    program = plan(gm, options, observer, span)
+    with span("generate and compile kernels", ""):
+        return execute(program, gm, options, observer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, assert_never
 
-from inductor.ir.index import inner_symbols, outer_symbols
+from inductor.ir.index import inner_symbols, outer_symbols, product
 from inductor.ir.kernel import Kernel, MemoryPlan, Program
 from inductor.ir.nodes import Graph, LoopBody, LoopNode, Node, OperatorCall, View
 from inductor.ir.operations import Indirect, Operation, Size
@@ -219,8 +219,28 @@ def memory_text(plan: MemoryPlan) -> str:
     return "\n".join(lines)
 
 
+def traffic_text(program: Program) -> str:
+    """What each kernel moves at the least: its arguments once, in bytes."""
+    buffers = program.graph.buffers
+    lines = ["traffic:"]
+    for step in program.schedule.steps:
+        if isinstance(step, Kernel):
+            moved: dict[str, list[Size]] = {"reads": [], "writes": []}
+            for argument in step.arguments:
+                held = buffers[argument.buffer]
+                size = product(held.shape) * held.dtype.itemsize
+                moved["reads" if argument.access == "read" else "writes"].append(size)
+            parts = [
+                f"{verb} {size_text(sum(sizes[1:], sizes[0]))} bytes"
+                for verb, sizes in moved.items()
+                if sizes
+            ]
+            lines.append(f"  {step.name}: {', '.join(parts)}")
+    return "\n".join(lines)
+
+
 def program_text(program: Program) -> str:
-    """Steps, reasons for and against fusion, memory."""
+    """Steps, reasons for and against fusion, memory, traffic."""
     lines = [
         kernel_text(step) if isinstance(step, Kernel) else node_text(step)
         for step in program.schedule.steps
@@ -231,4 +251,5 @@ def program_text(program: Program) -> str:
         for note in program.schedule.notes
     )
     lines.append(memory_text(program.memory))
+    lines.append(traffic_text(program))
     return "\n".join(lines) + "\n"
