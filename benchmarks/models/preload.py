@@ -1,5 +1,6 @@
 """What every model's process needs, imported once before they are forked."""
 
+import importlib.util
 import os
 
 os.environ.setdefault("COMPILE_API_STRICT", "1")
@@ -15,11 +16,9 @@ import compile_api
 
 __all__ = ["benchmarks", "compile_api", "torch", "transformers"]
 
-try:  # a quarter of the list; seconds to import
+if importlib.util.find_spec("timm") is not None:
     import timm
-except ImportError:
-    pass
-else:
-    __all__ += [timm.__name__]
+
+    __all__ += ["timm"]
 
 benchmarks.models.measure.peak_bytes(lambda: torch.zeros(8))  # the profiler's start takes seconds

@@ -71,7 +71,7 @@ def read_rows(path: Path) -> dict[str, dict[str, Any]]:
 @click.option(
     "--suite", "suites", multiple=True, type=click.Choice(["huggingface", "extras", "timm"])
 )
-@click.option("--only", default="", help="Names that contain this.")
+@click.option("--only", default="", help="Names that contain this, or one of these (a,b,c).")
 @click.option("--quick", is_flag=True, help="The twelve models of CI.")
 @click.option("--system", default="ours", type=click.Choice(["ours", "torch"]), show_default=True)
 @click.option("--phases", default="inference,training,dynamic", show_default=True)
@@ -101,7 +101,9 @@ def main(
     names = [
         name
         for name, entry in REGISTRY.items()
-        if only in name and (not quick or name in QUICK) and (not suites or entry.suite in suites)
+        if any(part in name for part in only.split(","))
+        and (not quick or name in QUICK)
+        and (not suites or entry.suite in suites)
     ]
     out.parent.mkdir(parents=True, exist_ok=True)
     _SERVER.set_forkserver_preload([_PRELOAD[system]])
