@@ -255,10 +255,10 @@ def check(name: str, phases: tuple[str, ...] = PHASES, seconds: float = 0.5) -> 
             return {**row, "skipped": str(error)}
         row["expected_graphs"] = subject.graphs
         if phase == "dynamic":
-            if subject.resize is not None:
-                row[phase] = sweep(subject)
-        elif phase == "inference" or subject.training_inputs is not None:
-            row[phase] = _phase(subject, phase, seconds)
+            row[phase] = None if subject.resize is None else sweep(subject)
+        else:
+            runs = phase == "inference" or subject.training_inputs is not None
+            row[phase] = _phase(subject, phase, seconds) if runs else None
     row["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return row
 

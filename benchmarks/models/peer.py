@@ -69,7 +69,6 @@ def serve_peer(answers: Connection, name: str, phases: tuple[str, ...], seconds:
             with tempfile.TemporaryDirectory() as cache:
                 os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
                 found = _phase(name, phase, seconds)
-            if found:
-                row[phase] = found
+            row[phase] = found or None
     answers.send(row)
     answers.close()

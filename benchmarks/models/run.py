@@ -5,8 +5,8 @@
     python -m benchmarks.models.run --suite huggingface --only Bart --again
     python -m benchmarks.models.run --system torch           torch.compile's rows, kept for its version
 
-A model that has a row in the file is not run again unless `--again` says so. Exit code 1: a model that could
-be built raised, was not right, or has more graph breaks than the registry allows it.
+A model whose row in the file has all phases that are asked for is not run again unless `--again` says so. Exit
+code 1: a model that could be built raised, was not right, or has more graph breaks than the registry allows it.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from benchmarks.models.page import failures, summary, unexpected
 from benchmarks.models.registry import QUICK, REGISTRY
 
 ROOT = Path(__file__).parents[2]
+PHASES = ("inference", "training", "dynamic")
 # A server that has imported everything once; each model runs in a process forked from it.
 _SERVER = multiprocessing.get_context("forkserver")
 _PRELOAD = {"ours": "benchmarks.models.preload", "torch": "benchmarks.models.preload_peer"}
@@ -60,11 +61,15 @@ def run_one(name: str, system: str, phases: str, seconds: float, limit: float) -
 
 
 def read_rows(path: Path) -> dict[str, dict[str, Any]]:
-    """The rows of a file, the last of each name."""
-    if not path.exists():
-        return {}
-    rows = (json.loads(line) for line in path.read_text().splitlines() if line.strip())
-    return {row["name"]: row for row in rows}
+    """The rows of a file by name; a later row of a name adds its phases to an earlier one's."""
+    rows: dict[str, dict[str, Any]] = {}
+    if path.exists():
+        for line in path.read_text().splitlines():
+            row = json.loads(line)
+            before = rows.get(row["name"], {})
+            kept = {key: before[key] for key in PHASES if key in before}
+            rows[row["name"]] = {**kept, **row}
+    return rows
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -108,7 +113,13 @@ def main(
     out.parent.mkdir(parents=True, exist_ok=True)
     _SERVER.set_forkserver_preload([_PRELOAD[system]])
     rows = {} if again else read_rows(out)
-    todo = [name for name in names if name not in rows]
+    wanted = phases.split(",")
+    todo = [
+        name
+        for name in names
+        if name not in rows
+        or not ({"skipped", "fault"} & rows[name].keys() or rows[name].keys() >= {*wanted})
+    ]
     console = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -119,7 +130,7 @@ def main(
     with Progress(*columns, console=console) as bar, ThreadPoolExecutor(jobs) as pool:
         task = bar.add_task("models", total=len(todo))
         for row in pool.map(lambda name: run_one(name, system, phases, seconds, limit), todo):
-            rows[row["name"]] = row
+            rows[row["name"]] = {**rows.get(row["name"], {}), **row}
             with out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
             for text in failures(row) if system == "ours" else ():
