@@ -25,8 +25,11 @@ CONSTRAINTS = ROOT / "ci" / "constraints.txt"
 BASE = ROOT / ".nox" / "base"
 REPORTS = ROOT / ".nox" / "reports" / str(os.getpid())  # a folder a run: `total` adds up one run
 TOTAL = ROOT / ".nox" / "total"  # the last line that `sh ci/nox` prints
-# expecttest: torch's own operator database, which primtorch's tests draw from, imports it
-TEST_TOOLS = ("pytest", "hypothesis", "syrupy", "transformers", "triton", "expecttest")
+# expecttest: torch's own operator database, which primtorch's tests draw from, imports it;
+# accelerate and lightning: the examples
+TEST_TOOLS = (
+    "pytest", "hypothesis", "syrupy", "transformers", "triton", "expecttest", "accelerate", "lightning",
+)  # fmt: skip
 DOCUMENT_TOOLS = ("mkdocs", "mkdocs-material", "mkdocstrings", "mkdocstrings-python")
 BUILD_TOOLS = ("hatchling", "editables", "setuptools")
 

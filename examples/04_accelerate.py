@@ -19,7 +19,9 @@ def train(*, compiled: bool) -> list[float]:
     accelerator = Accelerator(mixed_precision="bf16", gradient_accumulation_steps=STEPS, cpu=True)
     points = torch.randn(256, 16)
     labels = (points[:, :2].prod(dim=1) > 0).long()
-    model: nn.Module = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 2))
+    model: nn.Module = nn.Sequential(
+        nn.Linear(16, 64), nn.GELU(), nn.LayerNorm(64), nn.Linear(64, 2)
+    )
     if compiled:
         model = compile_api.compile(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -48,7 +50,9 @@ def main() -> None:
     if compile_api.graph_count() == 0:
         raise SystemExit("nothing was compiled")
     torch.testing.assert_close(torch.tensor(ours), torch.tensor(eager), atol=2e-2, rtol=2e-2)
-    print(f"loss {ours[0]:.3f} to {ours[-1]:.3f}, as eager's, with {compile_api.graph_count()} graphs")
+    print(
+        f"loss {ours[0]:.3f} to {ours[-1]:.3f}, as eager's, with {compile_api.graph_count()} graphs"
+    )
 
 
 if __name__ == "__main__":

@@ -59,10 +59,14 @@ def main() -> None:
         eager, ours = train(first, compiled=False), train(second, compiled=True)
     if compile_api.graph_count() == 0:
         raise SystemExit("nothing was compiled")
-    torch.testing.assert_close(torch.tensor(ours[:2]), torch.tensor(eager[:2]), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        torch.tensor(ours[:2]), torch.tensor(eager[:2]), atol=1e-4, rtol=1e-4
+    )
     for one, other in zip(ours[2].parameters(), eager[2].parameters(), strict=True):
         torch.testing.assert_close(one, other, atol=1e-3, rtol=1e-2)
-    print(f"training loss {ours[0]:.3f}, evaluation {ours[1]:.3f}, as eager's; {compile_api.graph_count()} graphs")
+    print(
+        f"training loss {ours[0]:.3f}, evaluation {ours[1]:.3f}, as eager's; {compile_api.graph_count()} graphs"
+    )
 
 
 if __name__ == "__main__":

@@ -36,12 +36,12 @@ def main() -> None:
         found = []
         for target in (model, compiled):
             torch.manual_seed(1)
-            found.append(
-                target.generate(tokens, attention_mask=mask, max_new_tokens=10, **options)
-            )
+            found.append(target.generate(tokens, attention_mask=mask, max_new_tokens=10, **options))
         if not torch.equal(*found):
             raise SystemExit(f"{way}: {found[1].tolist()} instead of {found[0].tolist()}")
-        print(f"{way}: the same {found[1].shape[1] - tokens.shape[1]} tokens, {compile_api.graph_count()} graphs so far")
+        print(
+            f"{way}: the same {found[1].shape[1] - tokens.shape[1]} tokens, {compile_api.graph_count()} graphs so far"
+        )
     if compile_api.graph_count() == 0:
         raise SystemExit("nothing was compiled")
 

@@ -26,15 +26,18 @@ class Classifier(lightning.LightningModule):
         self.losses: list[float] = []
 
     def forward(self, points: torch.Tensor) -> torch.Tensor:
+        """Scores of both classes."""
         return self.network(points)
 
     def training_step(self, batch: list[torch.Tensor], _index: int) -> torch.Tensor:
+        """The loss of a batch."""
         points, labels = batch
         loss = nn.functional.cross_entropy(self(points), labels)
         self.losses.append(loss.item())
         return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
+        """One optimizer for everything."""
         return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
 

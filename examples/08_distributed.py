@@ -44,8 +44,12 @@ def work(rank: int, port: int) -> None:
     distributed.init_process_group("gloo", rank=rank, world_size=WORLD)
     alone = steps(make(), None)
     ways = {
-        "the module inside is compiled": lambda: DistributedDataParallel(compile_api.compile(make())),
-        "the wrapped module is compiled": lambda: compile_api.compile(DistributedDataParallel(make())),
+        "the module inside is compiled": lambda: DistributedDataParallel(
+            compile_api.compile(make())
+        ),
+        "the wrapped module is compiled": lambda: compile_api.compile(
+            DistributedDataParallel(make())
+        ),
     }
     for way, build in ways.items():
         compile_api.reset()

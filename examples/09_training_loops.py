@@ -12,7 +12,7 @@ import compile_api
 
 
 class Block(nn.Module):
-    """A residual block with dropout; its activations may be computed again in the backward."""
+    """A residual block; its activations may be computed again in the backward."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -21,6 +21,7 @@ class Block(nn.Module):
         )
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The input and what the layers make of it."""
         return hidden + self.layers(hidden)
 
 
@@ -34,6 +35,7 @@ class Network(nn.Module):
         self.recompute = recompute
 
     def forward(self, points: torch.Tensor) -> torch.Tensor:
+        """Scores of both classes."""
         hidden = self.first(points)
         for block in self.blocks:
             hidden = (

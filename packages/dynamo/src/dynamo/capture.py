@@ -42,7 +42,7 @@ from dynamo.machine.interpreter import Machine
 from dynamo.source import ArraySource, FunctionSource, LocalSource
 from dynamo.stored.entry import Material
 from dynamo.values import locks, regions
-from dynamo.values.session import Session
+from dynamo.values.session import Session, runs_in_python
 
 if TYPE_CHECKING:
     import types
@@ -105,6 +105,18 @@ def capture(request: Request) -> Captured:
     """
     if request.observer is not None:
         request.observer("00_bytecode.txt", _bytecode_text(request.function.__code__))
+    if runs_in_python(request.function.__globals__.get("__name__")):
+        why = f"{request.function.__qualname__} is run in Python; what it calls is captured"
+        if request.fullgraph:
+            code = request.function.__code__
+            raise CaptureError(
+                BreakReason.UNSUPPORTED_CALL,
+                why,
+                code.co_qualname,
+                code.co_filename,
+                code.co_firstlineno,
+            )
+        raise SkipFrame(why)
     breaks: dict[int, tuple[BreakReason, str]] = {}
     for _ in range(_ATTEMPTS):
         try:

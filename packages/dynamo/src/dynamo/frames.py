@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["NestedFrames"]
 
 _COMPILERS = frozenset({"dynamo", "aot_autograd", "inductor", "primtorch", "compile_api"})
+# Modules of torch that run other modules: what a wrapper that is run in Python may hold as a whole network.
+_NETWORKS = frozenset({"torch.nn.modules.container", "torch.nn.modules.transformer"})
 _QUESTIONS = 32  # frames of a code without any tensor, after which it is let alone
 _FEW = 16  # elements of a container that are looked at
 
@@ -59,7 +61,9 @@ class NestedFrames:
         if function.__dict__.get("_torchdynamo_disable"):
             return _let_alone(code)
         module = function.__globals__.get("__name__")
-        if is_trusted(module) or str(module).partition(".")[0] in _COMPILERS:
+        if (is_trusted(module) and module not in _NETWORKS) or str(module).partition(".")[
+            0
+        ] in _COMPILERS:
             return None
         if not any(_holds_tensors(value) for value in slots):
             asked = self._without_tensors[code] = self._without_tensors.get(code, 0) + 1

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo._native import CompiledFunction
 from dynamo._torch import module_initialiser
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
@@ -25,6 +26,7 @@ from dynamo.values.iterators import AheadIterator
 from dynamo.values.native import call_native
 from dynamo.values.numpy_values import call_dispatcher, is_dispatcher
 from dynamo.values.rules import RULES, type_of
+from dynamo.values.session import runs_in_python
 from dynamo.values.states import NAMED_RULES
 from dynamo.values.torch_functions import is_leaf
 from dynamo.values.transforms import transformed_outside
@@ -114,6 +116,9 @@ def call(
             {**function.keywords, **kwargs},
             resumable=resumable,
         )
+    if kind is CompiledFunction:  # the outer capture takes it in, as it would the function
+        wrapped = attributes.load(machine, function, "__wrapped__")
+        return call(machine, wrapped, args, kwargs, resumable=resumable)
     if kind is TracedCallable:
         return call(machine, function.function, args, kwargs)
     return _object(machine, function, args, kwargs, resumable=resumable)
@@ -161,7 +166,9 @@ def _function(
                 return rule(machine, args, kwargs)
             if function is torch.nn.Module.__init__:
                 function = module_initialiser(function)
-            if function.__globals__.get("__name__") in _REGION_MODULES:
+            if function.__globals__.get("__name__") in _REGION_MODULES or runs_in_python(
+                function.__globals__.get("__name__")
+            ):
                 raise GraphBreak(
                     BreakReason.UNSUPPORTED_CALL,
                     f"{function.__module__}.{function.__qualname__} is not captured",

@@ -13,6 +13,7 @@ import torch
 
 from dynamo.guards import Guard, GuardKind
 from dynamo.values import attributes
+from dynamo.values.session import runs_in_python
 
 if TYPE_CHECKING:
     from dynamo.machine.interpreter import Machine
@@ -87,7 +88,8 @@ def call_hooked(
         function = forward.__func__
         if not session.is_created(function):
             session.guard_function_code(function)
-        if not calls.is_marked(function):
+        steering = runs_in_python(function.__globals__.get("__name__"))
+        if not steering and not calls.is_marked(function):
             return machine.inline(
                 function,
                 (forward.__self__, *args),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from dynamo.graph.recorder import Recorder
     from dynamo.machine.frame import Frame
 
-__all__ = ["Session", "is_trusted"]
+__all__ = ["Session", "is_trusted", "runs_in_python"]
 
 _FIXED = (
     types.FunctionType,
@@ -43,6 +43,13 @@ is_trusted = is_trusted_module  # nobody replaces what is in these: no guard for
 # What an object that capture holds itself cannot change.
 _SETTLED = (GuardKind.TYPE, GuardKind.IDENTITY, GuardKind.EQUAL)
 _MISSING = object()
+
+
+def runs_in_python(name: object) -> bool:
+    """Whether functions of this module steer several processes, at run time: they are never captured."""
+    return isinstance(name, str) and (
+        name == "torch.nn.parallel.distributed" or name.startswith("torch.distributed.fsdp")
+    )
 
 
 class Session:
