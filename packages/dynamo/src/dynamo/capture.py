@@ -34,6 +34,7 @@ from dynamo.errors import (
 )
 from dynamo.graph.recorder import Recorder
 from dynamo.graph.sizes import History, Sizes
+from dynamo.graph.stages import staged
 from dynamo.guards import GlobalState, Guard, GuardKind, compile_program
 from dynamo.guards.binding import run_original
 from dynamo.guards.kinds import memory_apart, storage_pattern
@@ -142,7 +143,7 @@ def _bytecode_text(code: CodeType) -> str:
 
 
 def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Captured:
-    sizes = Sizes(request.history, dynamic=request.dynamic) if request.symbolic else None
+    sizes = _sizes(request)
     recorder = Recorder(sizes)
     session = Session(request.function, recorder)
     machine = Machine(session, breaks)
@@ -185,6 +186,16 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
     if stop is not None:
         returned += "()"
     return _finish(request, machine, session, emitter, returned, state, stop, message)
+
+
+def _sizes(request: Request) -> Sizes | None:
+    """What may be symbolic in this capture; None if nothing."""
+    options = request.options
+    numbers, shapes = options.capture_scalar_outputs, options.capture_dynamic_output_shape_ops
+    if not (request.symbolic or numbers or shapes):
+        return None
+    dynamic = request.dynamic if request.symbolic else False
+    return Sizes(request.history, dynamic=dynamic, numbers=numbers, shapes=shapes)
 
 
 def _root_frame(session: Session, request: Request) -> Frame:
@@ -318,7 +329,7 @@ def _finish(
             *(entry.value for entry in recorder.size_inputs),
             *(entry.real for entry in recorder.inputs),
         ]
-        compiled = _compile(request, module, examples)
+        compiled = _compile(request, module, examples, recorder.sizes)
         graph_inputs = [emitter.source(entry.source) for entry in inputs]
     again = _again(request, emitter) if recorder.watched else None
     guards: list[Guard] = [Guard(None, GuardKind.GLOBAL_STATE, state), *session.guards.values()]
@@ -393,7 +404,9 @@ def _graph_module(request: Request, recorder: Recorder, outputs: list[Any]) -> A
     return module
 
 
-def _compile(request: Request, module: Any, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def _compile(
+    request: Request, module: Any, example_inputs: Sequence[Any], sizes: Sizes | None
+) -> Callable[..., Any]:
     backend = request.backend
     name = getattr(backend, "__name__", type(backend).__name__)
     if not getattr(backend, "symbolic", False):
@@ -401,6 +414,8 @@ def _compile(request: Request, module: Any, example_inputs: Sequence[Any]) -> Ca
             (n for n in module.graph.nodes if n.op == "placeholder"), example_inputs, strict=True
         ):
             node.meta["example_value"] = real
+    if sizes is not None and sizes.run_time and request.symbolic:
+        return staged(module, sizes, backend)
     try:
         compiled = backend(module, list(example_inputs))
     except Exception as error:

@@ -18,3 +18,17 @@ class DynamoOptions:
         default=False,
         metadata={"help": "raise on a fault of the compiler instead of running eagerly"},
     )
+    capture_scalar_outputs: bool = field(
+        default=False,
+        metadata={
+            "help": "item(), tolist(), int() and float() of a tensor stay in the graph as numbers "
+            "known only at run time"
+        },
+    )
+    capture_dynamic_output_shape_ops: bool = field(
+        default=False,
+        metadata={
+            "help": "nonzero, masks, unique and the like stay in the graph; their size is known "
+            "only at run time"
+        },
+    )

@@ -109,6 +109,15 @@ class Emitter:
         if line not in self.head:
             self.head.append(line)
 
+    def bind_output(self, name: str, value: Any) -> None:
+        """Give a number that the graph yields the name of its symbol."""
+        found = self._output_names.get(id(value))
+        if found is None:
+            found = self._output_names[id(value)] = f"g{len(self.graph_outputs)}"
+            self.graph_outputs.append(value)
+            self.session.keep(value)
+            self.head.append(f"{name} = {found}")
+
     def _fresh(self, expression: str) -> str:
         name = f"v{self._counter}"
         self._counter += 1

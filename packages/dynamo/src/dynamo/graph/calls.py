@@ -12,7 +12,17 @@ import torch
 from dynamo._torch import DISPATCH_GUARDS
 from dynamo.errors import BreakReason
 
-__all__ = ["EFFECTS", "MAY_RAISE", "Kind", "classify", "draws", "refusal", "refused", "target_of"]
+__all__ = [
+    "DATA_SHAPES",
+    "EFFECTS",
+    "MAY_RAISE",
+    "Kind",
+    "classify",
+    "draws",
+    "refusal",
+    "refused",
+    "target_of",
+]
 
 
 class Kind(enum.Enum):
@@ -82,7 +92,7 @@ _REFUSED = {
     "get_rng_state": "the generator's state is read",
     "__setstate__": "a tensor is unpickled",
 }
-_DATA_SHAPES = frozenset(
+DATA_SHAPES = frozenset(
     {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "bincount",
      "_unique2", "unique_dim", "histc_dynamic"}
 )  # fmt: skip
@@ -176,7 +186,7 @@ def _classify(function: Any) -> Kind:
         return Kind.REFUSED
     if name in _QUERIES:
         return Kind.QUERY
-    if name in _REFUSED or name in _DATA_VALUES or name in _DATA_SHAPES:
+    if name in _REFUSED or name in _DATA_VALUES or name in DATA_SHAPES:
         return Kind.REFUSED
     return Kind.OPERATOR
 
@@ -188,7 +198,7 @@ def refusal(function: Any) -> tuple[BreakReason, str]:
         verb = {"__get__": "read", "__set__": "assigned", "__delete__": "deleted"}[name]
         owner = function.__self__.__name__
         return BreakReason.UNSUPPORTED_MUTATION, f"the tensor attribute {owner} is {verb}"
-    if name in _DATA_SHAPES:
+    if name in DATA_SHAPES:
         return BreakReason.DATA_DEPENDENT_SHAPE, f"the result's size of {name} depends on data"
     if name in ("__bool__", "is_nonzero"):
         return (

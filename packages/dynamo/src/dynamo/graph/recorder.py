@@ -148,6 +148,9 @@ class Recorder:
 
     def node_of(self, value: Any) -> torch.fx.Node:
         """The node of a fake tensor; makes the placeholder of an input that was not used yet."""
+        if isinstance(value, torch.SymInt | torch.SymFloat):
+            assert self.sizes is not None, "symbolic values come from sizes"
+            return self.sizes.node_of(self, value)
         node = self.nodes.get(id(value))
         if node is not None:
             if node.graph is not self.graph:
@@ -198,7 +201,7 @@ class Recorder:
         if kind is calls.Kind.REFUSED:
             real = self.known.find(args[0]) if name in ANSWERED and args else None
             if real is None:
-                raise GraphBreak(*calls.refusal(function))
+                return self._at_run_time(function, name, args, kwargs)
             with torch._C.DisableTorchFunction():
                 return function(real, *args[1:], **kwargs)
         if (
@@ -215,6 +218,36 @@ class Recorder:
             )
         return self._record(function, args, kwargs)
 
+    def _at_run_time(
+        self, function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """A call that depends on data: recorded, where the options allow it."""
+        sizes = self.sizes
+        if sizes is not None and name in calls.DATA_SHAPES and sizes.run_time_shapes:
+            return self._record(function, args, kwargs)
+        if sizes is not None and sizes.run_time_numbers and type(args[0]) is FakeTensor:
+            if name == "item" and args[0].numel() == 1:
+                return self._read_number(args[0])
+            if name == "tolist" and all(type(n) is int for n in args[0].shape):
+                return self._read_list(args[0])
+        raise GraphBreak(*calls.refusal(function))
+
+    def _read_number(self, value: Any) -> Any:
+        kind = value.dtype
+        if kind is torch.bool or kind.is_complex:
+            raise GraphBreak(BreakReason.DATA_DEPENDENT_VALUE, f"a {kind} is read from a tensor")
+        assert self.sizes is not None, "asked by who has looked"
+        node = self._node(torch.Tensor.item, (self.node_of(value),), {})
+        node.meta["val"] = number = self.sizes.new_number(node, real=kind.is_floating_point)
+        self._constants.append(number)
+        self.effects += 1  # who reads a number may use it where no output shows it
+        return number
+
+    def _read_list(self, value: Any) -> Any:
+        if value.dim() == 0:
+            return self._read_number(value)
+        return [self._read_list(value[i]) for i in range(int(value.shape[0]))]
+
     def _record(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a call on fakes and record it."""
         kind = calls.classify(function)
@@ -224,6 +257,8 @@ class Recorder:
             return self._number(number)
         nodes = self._arguments(args), self._arguments(kwargs)
         versions = [(value, _version(value)) for value in args if type(value) is FakeTensor]
+        if self.sizes is not None:
+            self.sizes.environment.allow_unbacked = self.sizes.run_time_shapes
         try:
             if kind is calls.Kind.FACTORY or not _has_fake(args, kwargs):
                 with FactoryMode(self.context):
@@ -262,6 +297,8 @@ class Recorder:
                 node.meta["val"] = result
                 self.nodes[id(result)] = node
                 self._constants.append(result)
+                if self.sizes is not None and self.sizes.run_time_shapes:
+                    self.sizes.note_sizes(node, node, result.shape)
                 self.known.note(function, name, args, kwargs, result)
             elif kwargs.get("out") is not None or _writes(name):
                 self.mutated.add(id(result))
@@ -335,6 +372,8 @@ class Recorder:
                 self._describe(part)
                 part.meta["val"] = item
                 self.nodes[id(item)] = part
+                if self.sizes is not None and self.sizes.run_time_shapes:
+                    self.sizes.note_sizes(part, node, item.shape)
             elif isinstance(item, tuple | list):
                 part = self.graph.call_function(operator.getitem, (node, i))
                 self._describe(part)
@@ -562,6 +601,11 @@ class Recorder:
         if real is not None:
             with torch._C.DisableTorchFunction():
                 return cls(real)
+        number = self._at_run_time(torch.Tensor.item, "item", (value,), {})
+        if cls is float:
+            return torch.sym_float(number)
+        if isinstance(number, torch.SymInt):
+            return number
         raise GraphBreak(
             BreakReason.DATA_DEPENDENT_VALUE, f"{cls.__name__}() of a tensor needs its value"
         )

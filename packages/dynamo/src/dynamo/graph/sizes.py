@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynamo.errors import UsageError
+from dynamo.errors import BreakReason, GraphBreak, UsageError
 from dynamo.guards import Guard, GuardKind
 from dynamo.source import (
     ItemSource,
@@ -54,6 +54,9 @@ _OPERATORS: dict[type[ast.AST], Any] = {
     ast.Div: operator.truediv,
     ast.Pow: operator.pow,
     ast.USub: operator.neg,
+    ast.Not: torch.sym_not,
+    ast.And: operator.and_,
+    ast.Or: operator.or_,
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Eq: operator.eq,
@@ -119,9 +122,15 @@ class _Environment(SizeEnvironment):
 class Sizes:
     """The symbolic part of one capture; `dynamic` as in `optimize`."""
 
-    def __init__(self, history: History, *, dynamic: bool | None) -> None:
+    def __init__(
+        self, history: History, *, dynamic: bool | None, numbers: bool = False, shapes: bool = False
+    ) -> None:
         self.history = history
         self.dynamic = dynamic
+        self.run_time_numbers = numbers  # may `item()` stay in the graph?
+        self.run_time_shapes = shapes  # may `nonzero()`?
+        self.run_time: dict[str, tuple[torch.fx.Node, int | None]] = {}
+        self.producers: set[torch.fx.Node] = set()
         self.environment = _Environment()
         self.sources: dict[str, Source] = {}
         self.symbols: dict[str, Any] = {}
@@ -233,6 +242,9 @@ class Sizes:
                 function = _OPERATORS[type(op)]
             case ast.BinOp(left, op, right):
                 args, function = [left, right], _OPERATORS[type(op)]
+            case ast.BoolOp(op, [left, *others]):
+                right = others[0] if len(others) == 1 else ast.BoolOp(op, others)
+                args, function = [left, right], _OPERATORS[type(op)]
             case ast.Compare(left, [op], [right]):
                 args, function = [left, right], _OPERATORS[type(op)]
             case ast.Call(ast.Name(name), args):
@@ -254,9 +266,58 @@ class Sizes:
         for key in [key for key, node in self._nodes.items() if node in nodes]:
             del self._nodes[key]
 
+    # -- what is known only at run time ------------------------------------------------------------
+
+    def new_number(self, node: torch.fx.Node, *, real: bool) -> Any:
+        """The number that a node reads from a tensor."""
+        environment = self.environment
+        if real:
+            value: Any = environment.create_unbacked_float(f"r{len(self.run_time)}")
+            name = value.node.value.name
+        else:
+            environment.allow_unbacked = True
+            expression: Any = environment.unbacked(size=False)
+            environment.allow_unbacked = False
+            value, name = environment.symint(expression), expression.name
+        self.run_time[name] = (node, None)
+        self.producers.add(node)
+        return value
+
+    def note_sizes(
+        self, node: torch.fx.Node, producer: torch.fx.Node, shape: Sequence[Any]
+    ) -> None:
+        """A tensor was made; sizes of it that no input has are known once it is there."""
+        for dimension, size in enumerate(shape):
+            if not isinstance(size, torch.SymInt):
+                continue
+            expression = expression_of(size)
+            for symbol in _symbols(expression):
+                if symbol.name not in self.sources and symbol.name not in self.run_time:
+                    if symbol != expression:
+                        raise GraphBreak(
+                            BreakReason.DATA_DEPENDENT_SHAPE, "a size is computed at run time"
+                        )
+                    self.run_time[symbol.name] = (node, dimension)
+                    self.producers.add(producer)
+
+    def _run_time_node(self, recorder: Recorder, name: str) -> torch.fx.Node:
+        node, dimension = self.run_time[name]
+        if node.graph is not recorder.graph:
+            raise GraphBreak(
+                BreakReason.DATA_DEPENDENT_VALUE, "a number made in a region is used outside of it"
+            )
+        if dimension is None:
+            return node
+        size = recorder.graph.call_function(torch.ops.aten.sym_size.int, (node, dimension))
+        recorder.describe(size)
+        size.meta["val"] = node.meta["val"].shape[dimension]
+        return size
+
     def placeholder(self, recorder: Recorder, name: str) -> torch.fx.Node:
-        """The placeholder of a symbol."""
+        """The placeholder of a symbol, or the node that tells a number of run time."""
         node = self._nodes.get(name)
+        if node is None and name in self.run_time:
+            node = self._nodes[name] = self._run_time_node(recorder, name)
         if node is None:
             source = self.sources[name]
             kind = "size" if isinstance(source, SizeSource) else "scalar"
@@ -279,6 +340,10 @@ class Sizes:
         names = {n.id for n in ast.walk(ast.parse(written)) if isinstance(n, ast.Name)}
         for name in sorted(names & self.sources.keys()):
             emitter.bind(name, self.sources[name])
+        for name in sorted(names & self.run_time.keys()):
+            node, dimension = self.run_time[name]
+            number = node.meta["val"] if dimension is None else node.meta["val"].shape[dimension]
+            emitter.bind_output(name, number)
         if "math." in written:
             emitter.constants["math"] = math
         return f"({written})"

@@ -149,6 +149,12 @@ class SizeEnvironment:
         self.hints[symbol] = hint
         return torch.SymFloat(RealNode(symbol, self))
 
+    def create_unbacked_float(self, name: str) -> torch.SymFloat:
+        """A float known only at run time (`item`): it has no hint and gets no guards."""
+        from primtorch.symbolic.node import RealNode  # a node knows its environment
+
+        return torch.SymFloat(RealNode(RealSymbol(name), self))
+
     def _require_new(self, symbol: Symbol) -> None:
         if any(known.name == symbol.name for known in (*self.hints, *self._oblivious)):
             raise ValueError(f"a size named {symbol.name!r} exists already")
@@ -302,6 +308,14 @@ class SizeEnvironment:
         if isinstance(left, int) and isinstance(right, int):
             return left == right
         return self.decide(equal(left, right))
+
+    def must_be_same(self, left: int | Expression, right: int | Expression) -> bool:
+        """As `same`, for what is an error otherwise: at run time the operator checks it."""
+        if left is right:
+            return True
+        if isinstance(left, int) and isinstance(right, int):
+            return left == right
+        return self.expect(equal(left, right))
 
     def less(self, left: int | Expression, right: int | Expression) -> bool:
         """Whether left < right, by proof or guard."""

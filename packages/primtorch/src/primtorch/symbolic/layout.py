@@ -23,6 +23,9 @@ class Sizes(Protocol):
     def same(self, left: int | Expression, right: int | Expression) -> bool:
         """Whether left == right."""
 
+    def must_be_same(self, left: int | Expression, right: int | Expression) -> bool:
+        """As `same`, for what is an error otherwise: sizes of run time are taken to be."""
+
     def less(self, left: int | Expression, right: int | Expression) -> bool:
         """Whether left < right."""
 
@@ -53,6 +56,10 @@ class StaticSizes:
     def same(self, left: int | Expression, right: int | Expression) -> bool:
         """Whether left == right."""
         return left == right
+
+    def must_be_same(self, left: int | Expression, right: int | Expression) -> bool:
+        """Whether left == right."""
+        return self.same(left, right)
 
     def less(self, left: int | Expression, right: int | Expression) -> bool:
         """Whether left < right."""

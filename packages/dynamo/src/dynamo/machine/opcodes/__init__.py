@@ -11,6 +11,7 @@ from dynamo.machine.opcodes import (
     operators,
     strings,
 )
+from dynamo.values import checks as _checks  # registers its rules
 from dynamo.values import copies as _copies  # registers its rules
 from dynamo.values import functions as _functions  # registers its rules
 from dynamo.values import locks as _locks  # registers its rules
@@ -18,7 +19,7 @@ from dynamo.values import optimizers as _optimizers  # registers its rules
 from dynamo.values import regions as _regions  # registers its rules
 from dynamo.values import transforms as _transforms  # registers its rules
 
-assert all((_copies, _functions, _locks, _optimizers, _regions, _transforms)), (
+assert all((_checks, _copies, _functions, _locks, _optimizers, _regions, _transforms)), (
     "imported for their rules"
 )
 

@@ -453,7 +453,7 @@ def split_with_sizes(
             x.strided(tuple(shape), x.stride, x.storage_offset + total * x.stride[position])
         )
         total = total + length
-    if not sizes.same(total, x.shape[position]):
+    if not sizes.must_be_same(total, x.shape[position]):
         raise RuntimeError(
             f"split_with_sizes expects split_sizes to sum exactly to {x.shape[position]} (input "
             f"tensor's size at dimension {dim}), but got split_sizes={_show(split_sizes)}"
