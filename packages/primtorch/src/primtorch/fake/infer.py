@@ -1,9 +1,9 @@
 """From an operator and the metadata of its arguments to the metadata of its results.
 
 `infer` takes fake or real tensors or `TensorMeta`s, and returns `TensorMeta`s. In order: the shape
-rule; a decomposition that the caller passes; ATen's own decomposition of composite operators; the
-meta device (static sizes only). Nothing is recorded anywhere, except guards in the environment of
-symbolic sizes.
+rule; a decomposition that the caller passes; ATen's own decomposition of composite operators; a rule
+for symbolic sizes alone; the meta device (static sizes only). Nothing is recorded anywhere, except
+guards in the environment of symbolic sizes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from primtorch.errors import DataDependentError, PrimtorchError, UnsupportedOperatorError
 from primtorch.fake.meta import TensorMeta, logical_device
-from primtorch.fake.registry import RULES, schema_of
+from primtorch.fake.registry import RULES, SYMBOLIC_RULES, schema_of
 from primtorch.fake.tensor import FakeTensor, meta_of
 from primtorch.symbolic import STATIC, Expression, IntegerNode, RealNode, SizeEnvironment
 
@@ -30,9 +30,7 @@ DATA_DEPENDENT = {
     "aten::equal": "whether two tensors are equal",
     "aten::is_nonzero": "the truth value of a tensor",
     "aten::unique_dim": "the number of unique elements",
-    "aten::unique_consecutive": "the number of unique elements",
     "aten::unique_dim_consecutive": "the number of unique elements",
-    "aten::bincount": "the largest element",
     "aten::allclose": "whether two tensors are close",
 }
 
@@ -117,7 +115,22 @@ def _infer_without_rule(
         result = function(*fake(args), **{key: fake(value) for key, value in kwargs.items()})
         if result is not NotImplemented:  # a decomposition may decline a call
             return _metas(result)
+    rule = SYMBOLIC_RULES.get(op)
+    if rule is not None and environment is not None:
+        plain = [_plain(argument) for argument in args]
+        named = {key: _plain(value) for key, value in kwargs.items()}
+        if _has_symbol((plain, list(named.values()))):
+            return rule(environment, *plain, **named)
     return _infer_on_meta_device(op, args, kwargs)
+
+
+def _has_symbol(value: Any) -> bool:
+    """Whether a size among the arguments is symbolic."""
+    if isinstance(value, TensorMeta):
+        return not value.is_static
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_symbol, value))
+    return isinstance(value, Expression)
 
 
 def _metas(result: Any) -> Any:

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 RULES: dict[OpOverload, Callable[..., Any]] = {}
 
+SYMBOLIC_RULES: dict[OpOverload, Callable[..., Any]] = {}
+"""Rules for symbolic sizes alone: with plain sizes the operator's meta kernel is asked, which checks its arguments."""
+
 
 def overload(name: str) -> OpOverload | None:
     """The ATen overload "packet.overload" or "packet" (default); None if this torch lacks it."""
@@ -46,6 +49,22 @@ def register(rule: Callable[..., Any], *names: str) -> None:
         if op in RULES:
             raise RegistrationError(f"{op} has a shape rule already; remove one of the two")
         RULES[op] = rule
+
+
+def symbolic_rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Decorate a rule that is asked only where sizes are symbolic; see `SYMBOLIC_RULES`.
+
+    Raises RegistrationError if one of the overloads has a rule already.
+    """
+
+    def decorate(rule: Callable[..., Any]) -> Callable[..., Any]:
+        for op in filter(None, map(overload, names)):
+            if op in RULES or op in SYMBOLIC_RULES:
+                raise RegistrationError(f"{op} has a shape rule already; remove one of the two")
+            SYMBOLIC_RULES[op] = rule
+        return rule
+
+    return decorate
 
 
 def shape_rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -10,6 +10,7 @@ from primtorch.fake.rules import (
     pointwise,
     products,
     reductions,
+    transforms,
     views,
 )
 
@@ -23,5 +24,6 @@ __all__ = [
     "pointwise",
     "products",
     "reductions",
+    "transforms",
     "views",
 ]

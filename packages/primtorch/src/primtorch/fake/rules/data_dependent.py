@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from primtorch.errors import DataDependentError
-from primtorch.fake.geometry import broadcast
+from primtorch.fake.geometry import broadcast, wrap_dimension
 from primtorch.fake.registry import shape_rule
 
 if TYPE_CHECKING:
@@ -76,3 +76,41 @@ def repeat_interleave(sizes: Sizes, repeats: TensorMeta, *, output_size: Any = N
     if output_size is None:
         output_size = run_time_size(sizes, "the sum of the repeats", "repeat_interleave")
     return repeats.contiguous((output_size,))
+
+
+@shape_rule("unique_consecutive")
+def unique_consecutive(
+    sizes: Sizes,
+    x: TensorMeta,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> tuple[TensorMeta, TensorMeta, TensorMeta]:
+    """Runs of equal elements (or slices along `dim`), the run of each element, the runs' lengths."""
+    count = run_time_size(sizes, "the number of unique elements", "unique_consecutive")
+    none = x.contiguous((0,), torch.int64)
+    lengths = x.contiguous((count,), torch.int64) if return_counts else none
+    if dim is None:
+        places = x.contiguous(x.shape, torch.int64) if return_inverse else none
+        return x.contiguous((count,)), places, lengths
+    dim = wrap_dimension(dim, x.ndim)
+    places = x.contiguous((x.shape[dim],), torch.int64)
+    # The slices are flattened to rows and turned back: `dim` is outermost in memory.
+    order = [dim, *(d for d in range(x.ndim) if d != dim)]
+    shape = tuple(count if d == dim else size for d, size in enumerate(x.shape))
+    steps = x.contiguous(tuple(shape[d] for d in order)).stride
+    stride = tuple(steps[order.index(d)] for d in range(x.ndim))
+    return x.contiguous(shape).strided(shape, stride), places, lengths
+
+
+@shape_rule("bincount")
+def bincount(
+    sizes: Sizes, x: TensorMeta, weights: TensorMeta | None = None, minlength: Any = 0
+) -> TensorMeta:
+    """How often each number occurs, or the sums of weights; float32 or float64 with weights."""
+    del minlength
+    count = run_time_size(sizes, "the largest element", "bincount")
+    if weights is None:
+        return x.contiguous((count,), torch.int64)
+    dtype = torch.float32 if weights.dtype is torch.float32 else torch.float64
+    return x.contiguous((count,), dtype)

@@ -18,7 +18,7 @@ from primtorch.fake.geometry import (
 )
 from primtorch.fake.meta import TensorMeta
 from primtorch.fake.promotion import floating, real_of, result_dtype
-from primtorch.fake.registry import register, shape_rule
+from primtorch.fake.registry import register, shape_rule, symbolic_rule
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -333,3 +333,10 @@ def _loss(sizes: Sizes, x: TensorMeta, target: TensorMeta, reduction: int = 1, *
 
 for _name in ("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss"):
     register(_loss, _name)
+
+
+@symbolic_rule("ldexp.Tensor")
+def ldexp(sizes: Sizes, x: TensorMeta, other: TensorMeta) -> TensorMeta:
+    """x times 2 to the other; an integer exponent counts as the default floating dtype."""
+    exponent = floating(other.dtype)
+    return pointwise(sizes, (x, other), result_dtype((x, other.with_dtype(exponent))))
