@@ -1,6 +1,7 @@
 """Options reach the package that has them, and only as the type they have there."""
 
 import pytest
+import torch
 
 import compile_api
 from compile_api import errors, options
@@ -107,3 +108,20 @@ def test_verify_catches_wrong_metadata_of_a_decomposition():
     compiled = compile_api.compile(torch.nn.functional.gelu, options=options)
     with pytest.raises(Exception, match=r"aten.gelu.default .* expected torch.float32"):
         compiled(torch.randn(3))
+
+
+def test_a_mode_asks_only_for_options_that_are_there(monkeypatch):
+    monkeypatch.setitem(options._MODES, "default", {"from_the_future": 1, "fuse": True})
+    assert compile_api.list_mode_options("default") == {"fuse": True}
+
+
+def test_max_autotune_rounds_half_types_at_the_end_of_a_kernel_only():
+    def f(x):
+        return (x * 1.001 + 1) * 1.001 - x
+
+    x = torch.randn(512, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
+    exact = f(x.double())
+    plain = compile_api.compile(f)(x)
+    tuned = compile_api.compile(f, mode="max-autotune-no-cudagraphs")(x)
+    assert torch.equal(plain, f(x))
+    assert (tuned.double() - exact).abs().mean() < (plain.double() - exact).abs().mean()
