@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-import aot_autograd
-
 CHANGES = {
     "t_": lambda x: x.t_(),
     "transpose_": lambda x: x.transpose_(0, 1),
@@ -80,13 +78,38 @@ def test_of_a_view(agree):
     agree(function, lambda: [torch.randn(3, 4)])
 
 
-def test_of_an_input_that_shares_its_storage():
+def test_of_an_input_that_shares_its_storage(agree):
     def function(x, y):
         x.t_()
         return y.mul_(2)
 
-    base = torch.randn(20)
-    inputs = base[:12].view(3, 4), base[4:16].view(3, 4)
-    compiled = aot_autograd.aot_function(function, lambda gm, _: gm.forward)
-    with pytest.raises(aot_autograd.UnsupportedAliasing, match="same memory"):
-        compiled(*inputs)
+    def inputs():
+        base = torch.arange(20.0)
+        return base[:12].view(3, 4), base[4:16].view(3, 4)
+
+    agree(function, inputs)
+
+
+def test_a_view_from_before_the_change(agree):
+    def function(x):
+        view = x[1:]
+        x.t_()
+        x.unsqueeze_(0)
+        return view, view * 2
+
+    agree(function, lambda: [torch.randn(3, 4)])
+
+
+def test_of_an_input_that_autograd_writes(agree, tracked):
+    def function(x, w):
+        x.mul_(w)
+        x.t_()
+        x.unsqueeze_(1)
+        return x.sin()
+
+    def inputs():
+        leaf = torch.randn(3, 4, requires_grad=True)
+        return tracked([leaf * 1, torch.randn(3, 4, requires_grad=True)], [leaf])
+
+    agree(function, inputs)
+    agree(function, lambda: [torch.randn(3, 4), torch.randn(3, 4, requires_grad=True)])

@@ -116,3 +116,24 @@ def test_what_the_program_raises_is_what_eager_raises():
         compile_api.compile(wrong)(X)
     assert type(compiled.value) is type(eager.value)
     assert str(compiled.value).splitlines()[0] == str(eager.value).splitlines()[0]
+
+
+def test_a_backward_that_cannot_be_compiled_runs_eagerly_with_a_warning(monkeypatch):
+    whole = compile_api.wiring.compile_fx
+
+    def refusing(graph, inputs, **arguments):
+        if graph.meta["role"] == "backward":
+            raise ArithmeticError("no kernel for this")
+        return whole(graph, inputs, **arguments)
+
+    monkeypatch.setenv("COMPILE_API_STRICT", "0")
+    monkeypatch.setattr(compile_api.wiring, "compile_fx", refusing)
+    x = torch.randn(4, requires_grad=True)
+    # The worker warns in a thread of its own, which pytest sees as well.
+    with pytest.warns(errors.CompileWarning, match="this backward runs eagerly"):
+        compile_api.compile(lambda x: x.sin())(x).sum().backward()
+    torch.testing.assert_close(x.grad, x.cos())
+    strict = compile_api.compile(lambda x: x.tan(), options={"strict": True})
+    out = strict(x).sum()
+    with pytest.raises(errors.CompilationFailed, match="no kernel for this"):
+        out.backward()

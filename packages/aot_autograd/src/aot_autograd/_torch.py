@@ -23,6 +23,7 @@ __all__ = [
     "clear_saved_tensors",
     "composite_recurrent_layers",
     "current_autograd_node",
+    "current_device",
     "gradients_of",
     "has_composite_explicit",
     "has_composite_implicit",
@@ -33,7 +34,9 @@ __all__ = [
     "preserve_version",
     "run_composite_explicit",
     "run_composite_implicit",
+    "set_current_device",
     "set_grad_enabled",
+    "shares_version",
     "storage_identity",
     "without_saved_tensor_hooks",
 ]
@@ -76,14 +79,14 @@ def gradients_of(
     inputs: Sequence[torch.Tensor],
     tangents: Sequence[torch.Tensor],
 ) -> Sequence[Any]:
-    """`torch.autograd.grad` for tangents that are known to fit, None for unused inputs.
+    """`torch.autograd.grad` for tangents that are known to fit, None for unused inputs; keeps the graph.
 
     The public function compares sizes by a function for which it imports sympy: a third of a
     second in a process that has no other use for it.
     """
     engine = torch.autograd.Variable._execution_engine
     result: Sequence[Any] = engine.run_backward(
-        tuple(outputs), tuple(tangents), False, False, tuple(inputs), True, accumulate_grad=False
+        tuple(outputs), tuple(tangents), True, False, tuple(inputs), True, accumulate_grad=False
     )
     return result
 
@@ -122,6 +125,17 @@ def preserve_version(tensor: torch.Tensor) -> AbstractContextManager[None]:
     return torch.autograd._unsafe_preserve_version_counter(tensor)
 
 
+def shares_version(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have one version counter: found by counting and counting back."""
+    version = one._version
+    if version != other._version:
+        return False
+    torch._C._increment_version([one])
+    shared = other._version != version
+    torch._C._autograd._unsafe_set_version_counter((one,), (version,))
+    return shared
+
+
 def increment_version(tensor: torch.Tensor) -> None:
     """Count one more in-place change."""
     torch._C._increment_version([tensor])
@@ -130,6 +144,17 @@ def increment_version(tensor: torch.Tensor) -> None:
 def keeps_graph() -> bool:
     """Inside a backward: whether the caller asked for `retain_graph`."""
     return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+
+
+def current_device() -> int | None:
+    """The thread's CUDA device; None in a process that uses none."""
+    return torch.cuda.current_device() if torch.cuda.is_initialized() else None
+
+
+def set_current_device(device: int | None) -> None:
+    """Make a device this thread's; None leaves things as they are."""
+    if device is not None:
+        torch.cuda.set_device(device)
 
 
 def mark_several_views(view: torch.Tensor) -> None:

@@ -20,7 +20,7 @@ from primtorch.fake import FakeTensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aot_autograd.joint import InputSpec
+    from aot_autograd.inputs import InputSpec
 
 
 def storage_groups(example_inputs: Sequence[Any], specs: Sequence[InputSpec]) -> list[list[int]]:
@@ -38,10 +38,15 @@ def storage_groups(example_inputs: Sequence[Any], specs: Sequence[InputSpec]) ->
 
 
 def mutated_groups(
-    groups: Sequence[Sequence[int]], metadata: FunctionMetadata
+    groups: Sequence[Sequence[int]], metadata: FunctionMetadata, *, tracks: bool
 ) -> list[Sequence[int]]:
-    """The groups of which a member is mutated."""
-    mutated = {mutation.input for mutation in metadata.mutations if mutation.position is not None}
+    """The groups of which a member is mutated.
+
+    With `tracks` also those whose version counter alone rises: autograd looks at it.
+    """
+    mutated = {
+        mutation.input for mutation in metadata.mutations if tracks or mutation.position is not None
+    }
     return [group for group in groups if mutated.intersection(group)]
 
 
@@ -52,17 +57,30 @@ def share(example_inputs: Sequence[Any], group: Sequence[int], source: str) -> S
         UnsupportedAliasing: if its members differ in dtype or require a gradient.
     """
     members = [example_inputs[position] for position in group]
-    if any(member.requires_grad for member in members):
+    bases = [base_of(member) for member in members]
+    base = bases[0]
+    one_base = all(other is base for other in bases)
+    tracked = any(member.requires_grad for member in members)
+    if tracked and not (
+        one_base and base.requires_grad and all(member.requires_grad for member in members)
+    ):
         raise UnsupportedAliasing(
             f"compiling {source}",
-            "inputs share storage, one of them is changed in place, and one requires a gradient",
+            "inputs share storage, one of them is changed in place, and not all are views of one "
+            "tensor that requires a gradient",
             "pass clones, or make the change outside",
         )
-    if len({member.dtype for member in members}) > 1:
+    if len({member.dtype for member in (base, *members)}) > 1:
         raise UnsupportedAliasing(
             f"compiling {source}",
             "inputs of different dtypes share storage, and one of them is changed in place",
             "pass clones, or make the change outside",
         )
-    length = members[0].untyped_storage().nbytes() // members[0].dtype.itemsize
-    return SharedStorage(tuple(group), length)
+    length = base.untyped_storage().nbytes() // base.dtype.itemsize
+    return SharedStorage(tuple(group), length, one_base, base.requires_grad, base.is_leaf)
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that autograd knows a view as a view of; any other tensor itself."""
+    base: torch.Tensor | None = tensor._base
+    return tensor if base is None else base

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from aot_autograd import interpret, verify
 from aot_autograd._torch import storage_identity
+from aot_autograd.aliasing import base_of
 from aot_autograd.compiling import Compiler, Observer, Toolchain, compile_flat
 from aot_autograd.options import AotOptions
 from aot_autograd.partition import Partition, min_cut_rematerialization_partition
@@ -216,11 +217,13 @@ def _state_key() -> tuple[Any, ...]:
 def _input_keys(flat: Sequence[Any]) -> list[Any]:
     keys: list[Any] = []
     storages: dict[int, int] = {}
+    bases: dict[int, int] = {}
     for leaf in flat:
         if isinstance(leaf, torch.Tensor):
-            group = 0
+            group = base = 0
             if leaf.layout is torch.strided:
                 group = storages.setdefault(storage_identity(leaf), len(storages))
+                base = bases.setdefault(id(base_of(leaf)), len(bases))
             keys.append(
                 (
                     type(leaf),
@@ -232,6 +235,7 @@ def _input_keys(flat: Sequence[Any]) -> list[Any]:
                     leaf.requires_grad,
                     leaf.is_leaf,
                     group,
+                    base,
                 )
             )
         else:

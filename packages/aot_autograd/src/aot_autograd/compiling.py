@@ -8,10 +8,10 @@ Invariant: nothing is kept between two calls of `compile_flat` but what the retu
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,12 +19,15 @@ from torch import fx
 
 from aot_autograd import verify
 from aot_autograd.aliasing import mutated_groups, share, storage_groups
+from aot_autograd.deferred import Deferred
 from aot_autograd.double import DoubleBackward
-from aot_autograd.errors import CompilerContractError
-from aot_autograd.joint import InputSpec, Trace, trace
-from aot_autograd.runtime import Boxed, Compiled, as_boxed
+from aot_autograd.errors import AotError, CompilerContractError, UnsupportedAliasing
+from aot_autograd.inputs import InputSpec
+from aot_autograd.joint import Trace, trace
+from aot_autograd.runtime import Boxed, as_boxed
 from aot_autograd.stored import Origin, storable_inference, storable_training
 from aot_autograd.text import text
+from aot_autograd.training import Compiled
 from primtorch.fake import FakeTensor, TensorMeta, meta_of
 
 if TYPE_CHECKING:
@@ -57,6 +60,18 @@ class Toolchain:
         if self.observer is not None:
             self.observer(stage, text(module))
 
+    def deferred(
+        self, *, load: Callable[[], fx.GraphModule] | None = None, made: Boxed | None = None
+    ) -> Deferred:
+        """A backward that is compiled later from the graph that `load` gives, or was before."""
+
+        def compile_graph(graph: fx.GraphModule) -> Boxed:
+            return as_boxed(_run_compiler(self.bw_compiler, "bw_compiler", graph), "bw_compiler")
+
+        # An observer is told of the stages in their order, by the thread that it knows.
+        in_worker = self.options.backward_worker and self.observer is None
+        return Deferred(compile_graph, load=load, made=made, in_worker=in_worker)
+
 
 def describe_inputs(
     example_inputs: Sequence[Any],
@@ -84,7 +99,11 @@ def describe_inputs(
             continue
         seen.add(id(example))
         meta = meta_of(value if isinstance(value, FakeTensor) else example)
-        specs.append(InputSpec(position, meta, example.requires_grad, example.is_leaf, tag))
+        specs.append(
+            InputSpec(
+                position, meta, example.requires_grad, example.is_leaf, tag, example._is_view()
+            )
+        )
     return specs
 
 
@@ -164,13 +183,34 @@ def compile_flat(
         recorded = traced(())
         groups = storage_groups(example_inputs, specs)
         if groups and recorded.metadata.mutations:
-            touched = mutated_groups(groups, recorded.metadata)
+            touched = mutated_groups(groups, recorded.metadata, tracks=recorded.has_backward)
             if touched:
-                recorded = traced([share(example_inputs, group, source) for group in touched])
+                recorded = _traced_again(
+                    traced, [share(example_inputs, group, source) for group in touched], source
+                )
         if not recorded.has_backward:
             return _compile_inference(recorded, specs, tools)
         origin = Origin(getattr(function, "graph_module", None), _order_of(specs, example_inputs))
         return _compile_training(recorded, called, specs, tools, origin)
+
+
+def _traced_again(
+    traced: Callable[[Sequence[SharedStorage]], Trace],
+    shared: Sequence[SharedStorage],
+    source: str,
+) -> Trace:
+    """The trace in which inputs are views of the storages that they share."""
+    try:
+        return traced(shared)
+    except AotError:
+        raise
+    except RuntimeError as error:
+        # The first trace raised nothing: the program does what only a base or a leaf may do.
+        raise UnsupportedAliasing(
+            f"compiling {source}",
+            f"inputs share storage, and one of them is treated as if it did not: {error}",
+            "pass clones, or make the change outside",
+        ) from error
 
 
 def _is_lazy(value: Any) -> bool:
@@ -279,10 +319,12 @@ def _compile_training(
 ) -> Boxed:
     metadata = recorded.metadata
     joint = recorded.module()
+    mutated = {mutation.input for mutation in metadata.mutations}
+    for number, group in enumerate(metadata.shared):
+        if mutated.intersection(group.members):  # counted by the version counter of all
+            mutated.add(-1 - number)
     joint.meta["mutated_inputs"] = tuple(
-        number
-        for number, spec in enumerate(specs)
-        if any(mutation.input == spec.position for mutation in metadata.mutations)
+        number for number, position in enumerate(metadata.graph_inputs) if position in mutated
     )
     if tools.options.verify:
         verify.functional_graph(joint)
@@ -296,7 +338,7 @@ def _compile_training(
         cut.forward.meta["visible_outputs"] = forward_outputs
     compiled = _run_compiler(tools.fw_compiler, "fw_compiler", cut.forward)
     _adopt_layouts(cut, getattr(compiled, "output_layouts", None))
-    backward = Deferred(tools, load=lambda: cut.backward)
+    backward = tools.deferred(load=partial(_given, cut.backward))
     if not tools.options.lazy_backward:
         backward()
     placeholders = [node for node in cut.backward.graph.nodes if node.op == "placeholder"]
@@ -319,7 +361,11 @@ def _compile_training(
         seeds=seeds,
         reach=_tangents_reaching(cut.backward),
     )
-    return storable_training(whole, backward, origin)
+    return storable_training(whole, origin)
+
+
+def _given(module: fx.GraphModule) -> fx.GraphModule:
+    return module
 
 
 def _tangents_reaching(backward: fx.GraphModule) -> tuple[int, ...]:
@@ -371,60 +417,3 @@ def _adopt_layouts(cut: Partition, layouts: Sequence[Any] | None) -> None:
             node.meta["val"] = FakeTensor.create(
                 changed, value.context, environment=value.context.environment
             )
-
-
-class Deferred:
-    """The backward, compiled when it is first asked for; safe to ask from several threads.
-
-    Args:
-        tools: Its compiler.
-        load: Gives its graph.
-        made: It, where it was compiled before.
-    """
-
-    __slots__ = ("_complete", "_load", "_lock", "_tools", "made")
-
-    def __init__(
-        self,
-        tools: Toolchain,
-        *,
-        load: Callable[[], fx.GraphModule] | None = None,
-        made: Boxed | None = None,
-    ) -> None:
-        self._load = load
-        self._tools = tools
-        self._lock = threading.Lock()
-        self._complete: list[Callable[[], None]] = []
-        self.made = made
-
-    def graph(self) -> fx.GraphModule | None:
-        """The graph; None once it is compiled."""
-        load = self._load
-        return None if load is None else load()
-
-    def when_made(self, then: Callable[[], None]) -> None:
-        """Call `then` once the backward is compiled; never if it is already."""
-        if self.made is None:
-            self._complete.append(then)
-
-    def __call__(self) -> Boxed:
-        """The compiled backward."""
-        compiled = self.made
-        if compiled is None:
-            with self._lock:
-                if self.made is None:
-                    assert self._load is not None, "the graph is kept until it is compiled"
-                    graph = self._load()
-                    made = _run_compiler(self._tools.bw_compiler, "bw_compiler", graph)
-                    self.made = as_boxed(made, "bw_compiler")
-                    self._load = None
-                compiled = self.made
-                told, self._complete = self._complete, []
-            for then in told:
-                then()
-        return compiled
-
-
-def without_second_order(tools: Toolchain) -> Toolchain:
-    """The same toolchain for code whose derivative nobody will ask for."""
-    return replace(tools, options=replace(tools.options, double_backward=False))

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aot_autograd.joint import Fresh, InputSpec, Observation
+from aot_autograd.inputs import Fresh, InputSpec
+from aot_autograd.observation import Observation
 from aot_autograd.recording import RecordingContext
 from primtorch.fake import FakeTensor
 

@@ -38,14 +38,18 @@ class Storage:
         input: Which input the base is, `-1 - k` for the k-th shared storage, or None.
         root: The fake tensor of the base, as C++ autograd sees it.
         layout: The views that in-place changes of the root's own layout have put on it.
+        aliases: How many other tensors on this memory have been made.
+        is_view: Whether the base is an input that is itself a view of something outside.
         serial: Storages are numbered in the order in which they are made.
         written_at: Order of the last write among all writes of the trace.
     """
 
     __slots__ = (
+        "aliases",
         "first_node",
         "generation",
         "input",
+        "is_view",
         "layout",
         "meta",
         "node",
@@ -64,6 +68,8 @@ class Storage:
         self.generation = 0
         self.input = number
         self.layout: ViewChain = ()
+        self.is_view = False
+        self.aliases = 0
         self.root: FakeTensor | None = None
         self.written_at = 0
 
@@ -253,13 +259,28 @@ def _replay(rec: Recorder, current: FakeTensor, step: ViewStep) -> FakeTensor:
 
 def _refuse_overlap(meta: TensorMeta) -> None:
     """Leave to eager a write to a tensor with elements on top of each other: it mostly raises."""
-    for stride, size in zip(meta.stride, meta.shape, strict=True):
-        if stride == 0 and size != 1:
-            raise UnsupportedOperator(
-                "an in-place change of an expanded tensor",
-                "several of its elements are one place in memory",
-                "clone() the tensor before the change",
-            )
+    if not may_overlap(meta):
+        return
+    raise UnsupportedOperator(
+        "an in-place change of a tensor that overlaps itself",
+        "several of its elements are one place in memory",
+        "clone() the tensor before the change",
+    )
+
+
+def may_overlap(meta: TensorMeta) -> bool:
+    """Whether elements can lie on top of each other; with symbolic sizes, whether they repeat."""
+    reach: Any = 0
+    pairs = [pair for pair in zip(meta.stride, meta.shape, strict=True) if pair[1] != 1]
+    if not meta.is_static:
+        return any(stride == 0 for stride, _ in pairs)
+    if any(size == 0 for _, size in pairs):
+        return False
+    for stride, size in sorted(pairs, key=_stride_of):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
 
 
 def _write_by_position(rec: Recorder, value: Value, new: FakeTensor) -> FakeTensor:

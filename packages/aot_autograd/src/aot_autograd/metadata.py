@@ -45,21 +45,23 @@ class ViewStep:
 
 ViewChain = tuple[ViewStep, ...]
 
-Making = Literal["view", "detached"]
-"""Whether an alias belongs to its base's autograd history or was cut from it."""
+Making = Literal["view", "detached", "severed"]
+"""Whether an alias belongs to its base's autograd history, was cut from it by `detach`, or from its
+version counter too by `.data`."""
 
 
 @dataclass(frozen=True, slots=True)
 class InputAlias:
     """The output is input number `input` itself (`identical`) or another tensor on its memory.
 
-    `-1 - k` means the k-th shared storage.
+    `-1 - k` means the k-th shared storage. `version` is the count of a severed alias's own counter.
     """
 
     input: int
     chain: ViewChain
     making: Making
     identical: bool
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +69,14 @@ class GraphOutput:
     """The output is value number `position` of the graph's user values, or lies on its memory.
 
     `direct`: it is that value itself; otherwise it is made from it by `chain` (an empty chain is
-    another tensor on the same memory, such as `detach` gives).
+    another tensor on the same memory, such as `detach` gives). `version` as in `InputAlias`.
     """
 
     position: int
     chain: ViewChain
     making: Making
     direct: bool
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,12 +124,19 @@ class InputMutation:
 class SharedStorage:
     """Inputs that lie in one storage, at least one of them mutated: the graph gets the storage.
 
-    `members` are positions among the flat inputs, `length` the number of elements of the flat
-    base that the runtime makes with `as_strided`.
+    Attributes:
+        members: Positions among the flat inputs.
+        length: Number of elements of the flat tensor that the runtime makes with `as_strided`.
+        one_base: Whether autograd knows all members as views of one tensor (or as that tensor).
+        requires_grad: Whether that tensor, and so each member, requires a gradient.
+        is_leaf: Whether that tensor is a leaf.
     """
 
     members: tuple[int, ...]
     length: Any
+    one_base: bool = True
+    requires_grad: bool = False
+    is_leaf: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +162,8 @@ class FunctionMetadata:
         autocast: Whether autocast was on for some device while tracing.
         source: The function's name, for messages.
         symbols: (flat input, symbol) of the sizes and scalars that vary from call to call.
-        backward_error: What eager's backward of this function raises; empty where it raises not.
+        backward_errors: For each tangent what eager's backward from that output raises, empty
+            where it does not; no entries where all of it is well.
     """
 
     inputs: int
@@ -168,7 +179,7 @@ class FunctionMetadata:
     grad_mode: bool = True
     autocast: bool = False
     source: str = "function"
-    backward_error: str = ""
+    backward_errors: tuple[str, ...] = ()
     symbols: tuple[tuple[int, Any], ...] = ()
 
     @property

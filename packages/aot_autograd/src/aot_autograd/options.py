@@ -38,7 +38,14 @@ class AotOptions:
     )
     lazy_backward: bool = field(
         default=True,
-        metadata={"help": "compile the backward at the first backward call"},
+        metadata={"help": "compile the backward after the forward has begun to run, not before"},
+    )
+    backward_worker: bool = field(
+        default=True,
+        metadata={
+            "help": "compile the backward in a thread that starts with the forward's first call; "
+            "off: at the first backward call"
+        },
     )
     verify: bool = field(
         default=False,

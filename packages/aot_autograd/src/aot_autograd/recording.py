@@ -108,7 +108,7 @@ class RecordingContext:
         self.sizes = SizeNodes(self._append_pure)
         self.writes = 0
         self.silent_writes: set[Storage] = set()
-        self.backward_error = ""
+        self.backward_errors: tuple[str, ...] = ()
         self.phase = "forward"
         self.region_number = 0
         self.source_line: SourceLine | None = None
@@ -151,6 +151,7 @@ class RecordingContext:
     def alias(self, tensor: FakeTensor) -> FakeTensor:
         """Another fake tensor for the same memory, without a graph node."""
         value = tensor.record
+        value.storage.aliases += 1
         result = FakeTensor.create(tensor.meta, self, environment=self.environment)
         result.record = made = Value(value.storage, value.chain, value.node)
         made.generation = value.generation
@@ -183,6 +184,17 @@ class RecordingContext:
         """Record one pure operator or view; used by the rewriting of mutations."""
         result: FakeTensor = self.handle(operator, args, kwargs)
         return result
+
+    def apply(self, step: ViewStep, tensor: FakeTensor) -> FakeTensor:
+        """Apply a recorded view, as autograd sees it, to another tensor."""
+        arguments = [self._argument_in_cpp(argument) for argument in step.arguments]
+        result: FakeTensor = step.operator(tensor, *arguments, **dict(step.keywords))
+        return result
+
+    def _argument_in_cpp(self, value: Any) -> Any:
+        if isinstance(value, (tuple, list)):
+            return [self._argument_in_cpp(item) for item in value]
+        return self._number(value)
 
     # ------------------------------------------------------------------ the one entry
 
@@ -290,6 +302,7 @@ class RecordingContext:
         )
         # The storage offset of a view is relative to its base, not to the node it came from.
         result = FakeTensor.create(meta, self, environment=self.environment)
+        value.storage.aliases += 1
         result.record = made = Value(value.storage, (*value.chain, step), node)
         made.generation = value.generation
         return result

@@ -8,7 +8,7 @@ Hidden mutations (a schema that does not declare that running statistics change)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from primtorch.fake import FakeTensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from aot_autograd.metadata import ViewChain, ViewStep
     from aot_autograd.recording import RecordingContext
 
 aten = torch.ops.aten
@@ -193,11 +194,12 @@ def _through_functional(
     if not isinstance(results, (tuple, list)):
         results = (results,)
     new_values = results[len(results) - len(written) :]
-    if any(argument.is_out for argument in schema):
+    out = any(argument.is_out for argument in schema)
+    if out:
         for tensor, new in zip(written, new_values, strict=True):
             _check_out(context, operator, tensor, new, args)
     for tensor, new in zip(written, new_values, strict=True):
-        _assign(context, tensor, new)
+        _assign(context, tensor, new, out=out)
     if not operator._schema.returns:
         return None
     # ATen reads as many results as the schema has: those that are no argument, then those that are.
@@ -238,10 +240,10 @@ def _check_out(
         )
 
 
-def _assign(context: RecordingContext, tensor: Any, new: Any) -> None:
+def _assign(context: RecordingContext, tensor: Any, new: Any, *, out: bool = False) -> None:
     if isinstance(tensor, (tuple, list)):
         for one, other in zip(tensor, new, strict=True):
-            _assign(context, one, other)
+            _assign(context, one, other, out=out)
         return
     if not isinstance(tensor, FakeTensor):
         raise UnsupportedOperator(
@@ -251,9 +253,12 @@ def _assign(context: RecordingContext, tensor: Any, new: Any) -> None:
             context.source_line,
         )
     if tuple(new.shape) != tuple(tensor.shape):
-        if tensor.numel() == 0:
+        if out:
             raise UnsupportedOperator(
-                "an out= tensor that must be resized", "its shape would change", "allocate it"
+                "an out= tensor that must be resized",
+                "its shape would change",
+                "allocate it in the shape of the result",
+                context.source_line,
             )
         raise RuntimeError(
             f"output with shape {list(tensor.shape)} doesn't match the broadcast shape "
@@ -340,6 +345,26 @@ IN_PLACE_LAYOUTS: dict[OpOverload, OpOverload] = {
 }
 """For each view of `LAYOUT_CHANGES`, the operator that makes it in place."""
 
+
+def undoing(layout: ViewChain) -> ViewChain:
+    """Views that lead from a tensor whose layout changed in place back to what it was."""
+    steps: list[ViewStep] = []
+    for step in reversed(layout):
+        match step.operator:
+            case aten.t.default | aten.transpose.int:
+                steps.append(step)
+            case aten.unsqueeze.default:
+                steps.append(replace(step, operator=aten.squeeze.dim))
+            case aten.as_strided.default:
+                old = step.base
+                arguments = (old.shape, old.stride, old.storage_offset)
+                steps.append(replace(step, arguments=arguments))
+            case _:  # a squeeze of some kind
+                view = aten.view.default
+                steps.append(replace(step, operator=view, arguments=(step.base.shape,)))
+    return tuple(steps)
+
+
 REFUSED = frozenset((aten.set_, aten.resize_, aten.resize_as_, aten.set_data))
 """Operators after which a tensor stands for other memory."""
 
@@ -357,16 +382,22 @@ def change_layout(
 ) -> Any:
     """`t_`, `unsqueeze_` and the like: the same memory seen through one more view."""
     tensor = args[0]
-    if not isinstance(tensor, FakeTensor) or (tensor._is_view() and tensor.requires_grad):
+    storage = tensor.record.storage if isinstance(tensor, FakeTensor) else None
+    if storage is None or (
+        tensor.requires_grad
+        and (tensor._is_view() or storage.is_view or storage.aliases or not torch.is_grad_enabled())
+    ):
         raise UnsupportedOperator(
             f"{operator} while tracing",
-            "it changes the shape of a constant, or of a view that autograd follows, in place",
+            "it changes in place the shape of a constant, or of a tensor that autograd follows: of "
+            "a view, of one that has views, or under no_grad",
             "use the out-of-place view",
             context.source_line,
         )
     packet = LAYOUT_CHANGES[operator.overloadpacket]
     view: OpOverload = getattr(packet, operator._overloadname, None) or packet.int
     result = context.handle(view, args, kwargs)
+    storage.aliases -= 1
     value = tensor.record
     tensor.adopt(result.meta)
     value.chain = result.record.chain

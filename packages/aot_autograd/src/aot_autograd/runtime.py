@@ -9,22 +9,20 @@ wrapper. Invariant: nothing here looks at shapes; everything was decided when th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 
 from aot_autograd._torch import (
-    applied_directly,
-    clear_saved_tensors,
     increment_version,
-    keeps_graph,
     mark_several_views,
     preserve_version,
     set_grad_enabled,
 )
-from aot_autograd.errors import CompilerContractError
+from aot_autograd.aliasing import base_of
+from aot_autograd.errors import CompilerContractError, UnsupportedAliasing
 from aot_autograd.metadata import (
     Constant,
     FunctionMetadata,
@@ -33,11 +31,8 @@ from aot_autograd.metadata import (
     InputMutation,
     Making,
     SameAs,
+    SharedStorage,
 )
-from aot_autograd.sizes import evaluated
-
-if TYPE_CHECKING:
-    from aot_autograd.partition import Saved
 
 Boxed = Callable[[list[Any]], Any]
 
@@ -91,6 +86,8 @@ def _replay(
     """Rebuild an alias of `base`; called in grad mode."""
     if making == "detached":
         base = base.detach()
+    elif making == "severed":
+        base = base.data
     elif not chain:
         return torch.ops.aten.alias.default(base)
     for step in chain:
@@ -118,12 +115,18 @@ def _write(mutation: InputMutation, target: torch.Tensor, new: torch.Tensor | No
                 with preserve_version(target):
                     target.detach().copy_(new)
         count -= 1
-    for _ in range(count):
-        increment_version(target)
+    _count(target, count)
+
+
+def _count(tensor: torch.Tensor, changes: int) -> None:
+    for _ in range(changes):
+        increment_version(tensor)
 
 
 def _change_layout(mutation: InputMutation, target: torch.Tensor, sizes: Sizes | None) -> None:
     """Give a mutated input its new layout by the operators that the program called."""
+    if mutation.detached and not mutation.through_autograd:
+        target.detach_()  # no view of its history is among the outputs
     for step in mutation.layout:
         set_grad_enabled(step.grad_mode)
         step(target, sizes)
@@ -136,41 +139,54 @@ def sizes_of_call(metadata: FunctionMetadata, args: list[Any]) -> Sizes | None:
     return {symbol: args[position] for position, symbol in metadata.symbols}
 
 
+def _flat_base(group: SharedStorage, members: list[torch.Tensor]) -> torch.Tensor:
+    base = base_of(members[0])
+    if group.one_base and any(base_of(member) is not base for member in members):
+        raise UnsupportedAliasing(
+            "calling a compiled graph",
+            "its inputs were views of one tensor when it was compiled, and now they are not",
+            "compile again for these inputs",
+        )
+    return torch.as_strided(base, (group.length,), (1,), 0)
+
+
 def storage_bases(metadata: FunctionMetadata, args: list[Any]) -> list[Any]:
     """Each shared storage as one flat tensor."""
     mode = torch.is_grad_enabled()
     # In grad mode, so that a write through autograd reaches the history of all members.
     set_grad_enabled(True)
     bases = [
-        torch.as_strided(args[group.members[0]], (group.length,), (1,), 0)
-        for group in metadata.shared
+        _flat_base(group, [args[member] for member in group.members]) for group in metadata.shared
     ]
     set_grad_enabled(mode)
     return bases
 
 
-def _own_views(compiled: Boxed, metadata: FunctionMetadata) -> tuple[int, ...]:
-    """Values that may come back as views; a compiler that tells layouts returns fresh tensors."""
-    return () if hasattr(compiled, "output_layouts") else metadata.view_values
+def without_effects(compiled: Boxed, metadata: FunctionMetadata) -> Boxed:
+    """A compiled graph whose values look as if eager had made them, each a tensor of its own.
 
+    Its operators carry their casts already, so autocast is off while it runs; a view of a
+    temporary takes no change, so it becomes a tensor that is no view (a compiler that tells
+    layouts returns none); what eager changed in place after making it is counted.
+    """
+    views = () if hasattr(compiled, "output_layouts") else metadata.view_values
+    bumps = [(number, count) for number, count in enumerate(metadata.value_versions) if count]
+    if not (views or bumps or metadata.autocast):
+        return compiled
+    off = _AutocastOff if metadata.autocast else nullcontext
 
-def _without_views(values: Any, views: tuple[int, ...]) -> list[Any]:
-    """The values, none of them a view in autograd's eyes: a view of a temporary takes no change."""
-    changed = list(values)
-    for number in views:
-        changed[number] = changed[number].detach()
-    return changed
+    def run(args: list[Any]) -> Any:
+        with off():
+            values = compiled(args)
+        if views:
+            values = list(values)
+            for number in views:
+                values[number] = values[number].detach()
+        for number, count in bumps:
+            _count(values[number], count)
+        return values
 
-
-def version_bumps(metadata: FunctionMetadata) -> list[tuple[int, int]]:
-    """(value, count) for values that eager changed in place after making them."""
-    return [(number, count) for number, count in enumerate(metadata.value_versions) if count]
-
-
-def _bump(values: Any, bumps: list[tuple[int, int]]) -> None:
-    for number, count in bumps:
-        for _ in range(count):
-            increment_version(values[number])
+    return run
 
 
 def needs_epilogue(metadata: FunctionMetadata) -> bool:
@@ -226,11 +242,13 @@ class Epilogue:
                         value = values[first + output.position]
                         if not output.direct:
                             value = _replay(output.chain, value, sizes, output.making)
+                            _count(value, output.version)
                         results.append(value)
                     case InputAlias():
                         value = kept[output.input]
                         if not output.identical:
                             value = _replay(output.chain, value, sizes, output.making)
+                            _count(value, output.version)
                         results.append(value)
                     case SameAs():
                         results.append(results[output.output])
@@ -255,16 +273,11 @@ def inference_callable(compiled: Boxed, metadata: FunctionMetadata, *, tracks: b
     """
     selection = metadata.graph_inputs
     whole = selection == tuple(range(metadata.inputs))
-    bumps = version_bumps(metadata)
-    views = _own_views(compiled, metadata)
-    plain = (
-        whole and not needs_epilogue(metadata) and not metadata.autocast and not bumps and not views
-    )
-    if plain and not tracks:
+    run = without_effects(compiled, metadata)
+    if whole and run is compiled and not needs_epilogue(metadata) and not tracks:
         return compiled
     expected = len(metadata.value_requires_grad)
     epilogue = Epilogue(metadata) if needs_epilogue(metadata) else None
-    off = _autocast_switch(metadata)
 
     def call(args: list[Any]) -> Any:
         bases = storage_bases(metadata, args) if metadata.shared else []
@@ -277,247 +290,15 @@ def inference_callable(compiled: Boxed, metadata: FunctionMetadata, *, tracks: b
         mode = torch.is_grad_enabled()
         set_grad_enabled(False)
         try:
-            with off():
-                values = compiled(args)
+            values = run(args)
         finally:
             set_grad_enabled(mode)
-        if views:
-            values = _without_views(values, views)
-        if bumps:
-            _bump(values, bumps)
         if epilogue is None:
             return values
         return epilogue(kept, checked_length(values, expected, "graph"), sizes)  # type: ignore[arg-type]
 
     call.boxed = True  # type: ignore[attr-defined]
     return call
-
-
-@dataclass(slots=True)
-class Compiled:
-    """A training graph at run time.
-
-    Attributes:
-        forward: Boxed forward.
-        backward: Called with no argument, yields the boxed backward (compiled on demand).
-        saved: Where each saved value comes from.
-        metadata: The contract.
-        forward_outputs: Number of leading outputs that are values of the function.
-        total_outputs: Number of outputs of the compiled forward.
-        double: Called for gradients of gradients: (inputs, seeds, tangents) -> gradients.
-        seeds: Positions among saved values that are seeds of random numbers.
-        reach: For each gradient the tangents that it is made of, as bits.
-    """
-
-    forward: Boxed
-    backward: Callable[[], Boxed]
-    saved: tuple[Saved, ...]
-    metadata: FunctionMetadata
-    forward_outputs: int
-    total_outputs: int
-    double: Callable[[list[Any], list[Any], list[Any]], Any] | None
-    seeds: tuple[int, ...] = ()
-    reach: tuple[int, ...] = ()
-
-
-def training_callable(compiled: Compiled) -> Boxed:
-    """The callable of a graph with a backward: one autograd node per call."""
-    metadata = compiled.metadata
-    selection = metadata.graph_inputs
-    whole = selection == tuple(range(metadata.inputs))
-    differentiable = metadata.differentiable
-    epilogue = Epilogue(metadata) if needs_epilogue(metadata) else None
-    apply = applied_directly(autograd_node(compiled))
-
-    def call(args: list[Any]) -> Any:
-        bases = storage_bases(metadata, args) if metadata.shared else []
-        sizes = sizes_of_call(metadata, args)
-        kept = epilogue.keep(args, bases) if epilogue is not None else None
-        if not whole:
-            args[:] = [
-                args[position] if position >= 0 else bases[-1 - position] for position in selection
-            ]
-        inputs = [args[number] for number in differentiable]
-        mode = torch.is_grad_enabled()
-        if not mode:
-            set_grad_enabled(True)
-        try:
-            values = apply(args, sizes, *inputs)
-        finally:
-            if not mode:
-                set_grad_enabled(False)
-        if epilogue is None:
-            return values
-        return epilogue(kept, values, sizes)  # type: ignore[arg-type]
-
-    call.boxed = True  # type: ignore[attr-defined]
-    return call
-
-
-def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
-    """The `torch.autograd.Function` of one compiled graph."""
-    metadata = compiled.metadata
-    forward, saved = compiled.forward, compiled.saved
-    forward_outputs, total_outputs = compiled.forward_outputs, compiled.total_outputs
-    saved_inputs = [(slot, item.index) for slot, item in enumerate(saved) if item.origin == "input"]
-    saved_outputs = [
-        (slot, item.index) for slot, item in enumerate(saved) if item.origin == "output"
-    ]
-    tensors = [slot for slot, item in enumerate(saved) if item.is_tensor]
-    numbers = [slot for slot, item in enumerate(saved) if not item.is_tensor]
-    constant_outputs = [
-        number for number, requires in enumerate(metadata.value_requires_grad) if not requires
-    ]
-    wanted = [number for number, requires in enumerate(metadata.value_requires_grad) if requires]
-    slots = len(saved)
-    bumps = version_bumps(metadata)
-    views = _own_views(forward, metadata)
-    off = _autocast_switch(metadata)
-    differentiable = metadata.differentiable
-    keep_primals = compiled.double is not None
-    tensor_inputs: list[int] | None = None
-
-    class CompiledFunction(torch.autograd.Function):
-        """One call of a compiled graph."""
-
-        @staticmethod
-        def forward(ctx: Any, args: list[Any], sizes: Sizes | None, *_inputs: Any) -> Any:
-            """Run the forward and save what the backward reads."""
-            nonlocal tensor_inputs
-            values: list[Any] = [None] * slots
-            for slot, index in saved_inputs:
-                values[slot] = args[index]
-            if keep_primals:
-                ctx.primals = tuple(args)
-                if tensor_inputs is None:  # which inputs are tensors is the same at each call
-                    tensor_inputs = [
-                        n for n, arg in enumerate(args) if isinstance(arg, torch.Tensor)
-                    ]
-                ctx.versions = [args[number]._version for number in tensor_inputs]
-            with off():
-                outputs = forward(args)
-            if len(outputs) != total_outputs:
-                checked_length(outputs, total_outputs, "forward")
-            if views:
-                outputs = _without_views(outputs, views)
-            if bumps:
-                _bump(outputs, bumps)
-            for slot, index in saved_outputs:
-                values[slot] = outputs[index]
-            ctx.save_for_backward(*[values[slot] for slot in tensors])
-            ctx.numbers = [values[slot] for slot in numbers]
-            ctx.sizes = sizes
-            ctx.set_materialize_grads(False)
-            results = tuple(outputs[:forward_outputs])
-            if constant_outputs:
-                ctx.mark_non_differentiable(
-                    *[
-                        results[number]
-                        for number in constant_outputs
-                        if isinstance(results[number], torch.Tensor)
-                    ]
-                )
-            return results
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            """Run the backward, or its differentiable twin under `create_graph=True`."""
-            if metadata.backward_error:
-                raise RuntimeError(metadata.backward_error)
-            kept = ctx.saved_tensors
-            sizes = ctx.sizes
-            tangents = [
-                _laid_out(gradients[number], meta, sizes)
-                for number, meta in zip(wanted, metadata.tangents, strict=True)
-            ]
-            if torch.is_grad_enabled():
-                return (None, None, *_differentiable_backward(compiled, ctx, kept, tangents))
-            absent = sum(1 << slot for slot, n in enumerate(wanted) if gradients[n] is None)
-            values = [*ctx.numbers, *kept, *tangents]
-            del kept, tangents
-            clear_saved_tensors(ctx)
-            if keep_primals and not keeps_graph():
-                ctx.primals = None
-            results = compiled.backward()(values)
-            if len(results) != len(differentiable):
-                checked_length(results, len(differentiable), "backward")
-            if absent:
-                results = _without_unreached(results, compiled.reach, absent)
-            return (None, None, *results)
-
-    return CompiledFunction
-
-
-def _without_unreached(
-    results: Sequence[Any], reach: Sequence[int], absent: int
-) -> tuple[Any, ...]:
-    """No gradient, rather than zeros, where all that a gradient is made of is absent, as in eager."""
-    return tuple(
-        None if sources and not sources & ~absent else result
-        for result, sources in zip(results, reach, strict=True)
-    )
-
-
-def _laid_out(tangent: Any, meta: Any, sizes: Sizes | None) -> torch.Tensor:
-    """A gradient in the layout that the compiled backward was promised."""
-    stride = meta.stride
-    if sizes:
-        stride = tuple(evaluated(stride, sizes))
-    if tangent is None:
-        shape = evaluated(meta.shape, sizes) if sizes else meta.shape
-        made: torch.Tensor = torch.empty_strided(
-            shape, stride, dtype=meta.dtype, device=meta.device
-        )
-        return made.zero_()
-    if tangent.stride() == stride and not (tangent.is_conj() or tangent.is_neg()):
-        return tangent
-    if tangent.requires_grad and torch.is_grad_enabled():
-        return tangent
-    made = torch.empty_strided(tangent.shape, stride, dtype=tangent.dtype, device=tangent.device)
-    return made.copy_(tangent)
-
-
-def _differentiable_backward(
-    compiled: Compiled, ctx: Any, kept: tuple[Any, ...], tangents: list[Any]
-) -> Any:
-    """Gradients that can be differentiated again, recomputed from the inputs."""
-    if compiled.double is None or ctx.primals is None:
-        raise RuntimeError(
-            "Trying to backward through the graph a second time (or directly access saved tensors "
-            "after they have already been freed). Saved intermediate values of the graph are freed "
-            "when you call .backward() or autograd.grad(). Specify retain_graph=True if you need "
-            "to backward through the graph a second time or if you need to access saved tensors "
-            "after calling backward."
-        )
-    # What the function itself changes was read before the change: running statistics, mostly.
-    own = {mutation.input for mutation in compiled.metadata.mutations}
-    positions = compiled.metadata.graph_inputs
-    pairs = zip(positions, ctx.primals, strict=True)
-    tensors = [pair for pair in pairs if isinstance(pair[1], torch.Tensor)]
-    for (position, primal), version in zip(tensors, ctx.versions, strict=True):
-        if position in own:
-            continue
-        if primal._version != version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an "
-                f"inplace operation: [{primal.type()} {list(primal.shape)}] is at version "
-                f"{primal._version}; expected version {version} instead."
-            )
-    everything = [*ctx.numbers, *kept]
-    seeds = [everything[slot] for slot in compiled.seeds]
-    return compiled.double(list(ctx.primals), seeds, tangents)
-
-
-class _Nothing:
-    """A context that does nothing, without contextlib's cost."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 class _AutocastOff:
@@ -533,14 +314,3 @@ class _AutocastOff:
     def __exit__(self, *_: object) -> None:
         for kind in self._enabled:
             torch.set_autocast_enabled(kind, True)
-
-
-_NOTHING = _Nothing()
-
-
-def _nothing() -> _Nothing:
-    return _NOTHING
-
-
-def _autocast_switch(metadata: FunctionMetadata) -> Callable[[], Any]:
-    return _AutocastOff if metadata.autocast else _nothing

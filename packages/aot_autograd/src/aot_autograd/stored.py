@@ -18,7 +18,8 @@ import torch
 from aot_autograd import metadata as contract
 from aot_autograd.interpret import GraphFunction
 from aot_autograd.partition import Saved
-from aot_autograd.runtime import Compiled, inference_callable, training_callable
+from aot_autograd.runtime import inference_callable
+from aot_autograd.training import Compiled, training_callable
 from primtorch.serial import Foreign, NotStorable, Writer, read_graph, unpack, write_graph
 
 if TYPE_CHECKING:
@@ -111,15 +112,15 @@ def store_inference(compiled: Boxed, metadata: contract.FunctionMetadata, *, tra
     return writer.pack(data)
 
 
-def store_training(compiled: Compiled, backward: Any, origin: Origin) -> bytes:
+def store_training(compiled: Compiled, origin: Origin) -> bytes:
     """The bytes of a function with a backward; see `store_inference`."""
     writer = Writer(_RECORDS)
-    made, graph = backward.made, backward.graph()
-    if made is not None:
-        stored = {"part": writer.blob(_part(made, "backward"))}
-    else:
-        inner = Writer()
-        stored = {"graph": writer.blob(inner.pack(write_graph(graph, inner)))}
+    with compiled.backward.settled() as graph:
+        if graph is None:
+            stored = {"part": writer.blob(_part(compiled.backward.made, "backward"))}
+        else:
+            inner = Writer()
+            stored = {"graph": writer.blob(inner.pack(write_graph(graph, inner)))}
     data = {
         "metadata": writer.value(compiled.metadata),
         "forward": writer.blob(_part(compiled.forward, "forward")),
@@ -134,11 +135,11 @@ def store_training(compiled: Compiled, backward: Any, origin: Origin) -> bytes:
     return writer.pack(data)
 
 
-def storable_training(compiled: Compiled, backward: Any, origin: Origin) -> Boxed:
+def storable_training(compiled: Compiled, origin: Origin) -> Boxed:
     """The callable of a training graph, which can be stored, and says when its backward was compiled."""
     call = training_callable(compiled)
-    call.store = lambda: store_training(compiled, backward, origin)  # type: ignore[attr-defined]
-    call.when_complete = backward.when_made  # type: ignore[attr-defined]
+    call.store = lambda: store_training(compiled, origin)  # type: ignore[attr-defined]
+    call.when_complete = compiled.backward.when_made  # type: ignore[attr-defined]
     return call
 
 
@@ -196,8 +197,6 @@ def restored(
     Raises:
         Foreign: the bytes are damaged, or a part doesn't fit this process.
     """
-    from aot_autograd.compiling import Deferred  # it imports this module
-
     data, reader = unpack(content, _RECORDS)
     try:
         metadata = reader.value(data["metadata"])
@@ -209,7 +208,7 @@ def restored(
             origin.content = bytes(reader.blobs[data["function"]])
         stored = data["backward"]
         if "part" in stored:
-            backward = Deferred(tools, made=restore_part(reader.blobs[stored["part"]]))
+            backward = tools.deferred(made=restore_part(reader.blobs[stored["part"]]))
         else:
             blob = reader.blobs[stored["graph"]]
 
@@ -217,7 +216,7 @@ def restored(
                 nodes, inner = unpack(blob)
                 return read_graph(nodes, inner)
 
-            backward = Deferred(tools, load=load)
+            backward = tools.deferred(load=load)
         forward_outputs, total_outputs = data["outputs"]
         compiled = Compiled(
             forward=restore_part(reader.blobs[data["forward"]]),
@@ -232,4 +231,4 @@ def restored(
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise Foreign(f"a stored function is damaged: {error!r}") from None
-    return storable_training(compiled, backward, origin)
+    return storable_training(compiled, origin)

@@ -173,12 +173,24 @@ def _through_aot(
         def compiler_of(role: str) -> Compiled:
             return lambda part, part_inputs: compile_part(part, part_inputs, observer_of(role))
 
+        def compile_backward(part: GraphModule, part_inputs: Sequence[Any]) -> Compiled:
+            try:
+                return compile_part(part, part_inputs, observer_of("backward"))
+            except Exception as fault:  # the forward has run: only its backward can be run eagerly
+                failed = _translate(fault, part, name)
+                if settings.facade.strict:
+                    raise failed from fault
+                warnings.warn(
+                    f"{failed}\n  now: this backward runs eagerly", CompileWarning, stacklevel=2
+                )
+                return make_boxed_func(part.forward)
+
         with watch.timeline.span("aot_autograd", _place_of(graph)):
             return aot_module_simplified(
                 graph,
                 inputs,
                 fw_compiler=compiler_of("forward"),
-                bw_compiler=compiler_of("backward"),
+                bw_compiler=compile_backward,
                 inference_compiler=compiler_of("inference"),
                 decompositions=table,
                 options=settings.aot_autograd,

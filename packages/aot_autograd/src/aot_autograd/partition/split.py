@@ -97,7 +97,10 @@ def split(joint: fx.GraphModule, forward_outputs: int, saved: Iterable[fx.Node])
     wanted.update(dict.fromkeys(sizes))
     needed |= sizes
     crossing = [node for node in wanted if node in needed or draws_seed(node)]
-    crossing.sort(key=lambda node: isinstance(node.meta["val"], FakeTensor))
+    # Numbers, inputs, values: so the runtime takes them, each kind at once.
+    inputs = [n for n in joint.graph.nodes if n.op == "placeholder" and not is_tangent(n)]
+    plain = {node for number, node in enumerate(inputs) if number not in mutated}
+    crossing.sort(key=lambda node: (isinstance(node.meta["val"], FakeTensor), node not in plain))
     forward, positions = _forward_graph(joint, results, crossing, mutated, late)
     backward = _backward_graph(joint, gradients, crossing, order)
     return Partition(forward, backward, tuple(positions))

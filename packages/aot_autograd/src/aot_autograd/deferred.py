@@ -1,0 +1,183 @@
+"""The backward, compiled while the forward runs: in a worker thread, or by whoever needs it first.
+
+Comes in: a backward graph and the function that compiles it. Goes out: the compiled backward, when asked for. The
+first call of the forward starts the worker, not the end of its compilation: by then the symbolic sizes are frozen,
+so that both threads only read them. An error of the compiler is kept and raised by the backward that needs the
+code. Invariant: a graph is compiled once; a process forks only while its worker rests, so that a child finds
+every lock free.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import os
+import threading
+from collections import deque
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+
+from aot_autograd._torch import current_device, set_current_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch import fx
+
+    from aot_autograd.runtime import Boxed
+
+_logger = logging.getLogger("aot_autograd")
+
+_LONGEST_WAIT = 60.0
+"""Seconds that a fork waits for the worker."""
+
+
+class Worker:
+    """One thread that does jobs in order and ends when there are none; safe from many threads."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._thread: threading.Thread | None = None
+        self._held = False
+
+    def submit(self, job: Callable[[], None]) -> None:
+        """Do `job` in the worker's thread."""
+        with self._condition:
+            self._jobs.append(job)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="aot_autograd backward")
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                if not self._jobs:
+                    self._thread = None
+                    self._condition.notify_all()
+                    return
+                job = self._jobs.popleft()
+            try:
+                job()
+            except Exception:
+                # What the compiler raises is kept; this came from somebody who was told of its end.
+                _logger.exception("after compiling a backward in the background")
+            del job
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until all jobs are done; whether they are."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._thread is None, timeout)
+
+    def before_fork(self) -> None:
+        """Let the running jobs end, and no other begin."""
+        if threading.current_thread() is self._thread:
+            return
+        self.wait(_LONGEST_WAIT)
+        self._condition.acquire()
+        self._held = True
+
+    def after_fork(self) -> None:
+        """In parent and child: go on."""
+        if self._held:
+            self._held = False
+            self._condition.release()
+
+
+_worker = Worker()
+os.register_at_fork(
+    before=_worker.before_fork,
+    after_in_parent=_worker.after_fork,
+    after_in_child=_worker.after_fork,
+)
+
+
+def wait_for_backwards() -> None:
+    """Wait until no backward is being compiled in the background."""
+    _worker.wait()
+
+
+class Deferred:
+    """A compiled backward to be; safe to start and to ask for from several threads.
+
+    Args:
+        compile_graph: Compiles; called once.
+        load: Gives the graph.
+        made: The compiled backward, where there is one already.
+        in_worker: Whether `start` hands the work to the worker instead of doing nothing.
+    """
+
+    __slots__ = ("_compile_graph", "_complete", "_error", "_in_worker", "_load", "_lock", "made")
+
+    def __init__(
+        self,
+        compile_graph: Callable[[fx.GraphModule], Boxed],
+        *,
+        load: Callable[[], fx.GraphModule] | None = None,
+        made: Boxed | None = None,
+        in_worker: bool,
+    ) -> None:
+        self._compile_graph = compile_graph
+        self._load = load
+        self._in_worker = in_worker
+        self._lock = threading.Lock()
+        self._complete: list[Callable[[], None]] = []
+        self._error: BaseException | None = None
+        self.made = made
+
+    def start(self) -> None:
+        """Begin in the background, with the caller's context variables and device."""
+        if not self._in_worker or self.made is not None:
+            return
+        context = contextvars.copy_context()
+        device = current_device()
+
+        def job() -> None:
+            set_current_device(device)
+            context.run(self._compile)
+
+        _worker.submit(job)
+
+    def __call__(self) -> Boxed:
+        """The compiled backward.
+
+        Raises:
+            BaseException: what the compiler raised, at each call.
+        """
+        compiled = self.made
+        if compiled is None:
+            self._compile()
+            compiled = self.made
+            if compiled is None:
+                assert self._error is not None, "a graph that was not compiled had an error"
+                raise self._error
+        return compiled
+
+    def when_made(self, then: Callable[[], None]) -> None:
+        """Call `then` once the backward is compiled; never if it is already."""
+        with self._lock:
+            if self.made is None:
+                self._complete.append(then)
+
+    @contextmanager
+    def settled(self) -> Iterator[fx.GraphModule | None]:
+        """Inside, nobody compiles: the graph, or None where it is compiled already."""
+        with self._lock:
+            yield None if self.made is not None or self._load is None else self._load()
+
+    def _compile(self) -> None:
+        with self._lock:
+            if self._load is None:
+                return
+            try:
+                with torch.no_grad():
+                    self.made = self._compile_graph(self._load())
+            except BaseException as error:  # noqa: BLE001 - raised by the backward that needs it
+                self._error = error
+            self._load = None
+            told, self._complete = self._complete, []
+        if self.made is not None:
+            for then in told:
+                then()
