@@ -34,7 +34,8 @@ DOCUMENT_TOOLS = ("mkdocs", "mkdocs-material", "mkdocstrings", "mkdocstrings-pyt
 BUILD_TOOLS = ("hatchling", "editables", "setuptools")
 
 nox.options.sessions = [
-    "lint", "types", "contracts", "tests", "e2e", "quick_models", "docs", "build", "total",
+    "lint", "types", "contracts", "interpreters", "tests", "e2e", "quick_models", "docs", "build",
+    "total",
 ]  # fmt: skip
 nox.options.default_venv_backend = "venv"
 nox.options.reuse_venv = "yes"
@@ -158,12 +159,13 @@ def tests(session: nox.Session, package: str) -> None:
 
 @nox.session(python=["3.11", "3.12", "3.13"])
 def interpreters(session: nox.Session) -> None:
-    """The bytecode tools of dynamo alone on each Python that nox finds; without torch.
+    """The bytecode tools of dynamo alone on each Python that nox finds, over its whole library.
 
-    `tests(dynamo)` tries every installed interpreter too, in subprocesses of its own.
+    `tests(dynamo)` tries every installed interpreter too, in subprocesses, on a sample.
     """
     _tools(session, "pytest", "hypothesis")
     session.env["PYTHONPATH"] = str(ROOT / "packages/dynamo/src")
+    session.env["COMPILE_API_WHOLE_LIBRARY"] = "1"
     _pytest(session, "packages/dynamo/tests/bytecode", *session.posargs)
 
 

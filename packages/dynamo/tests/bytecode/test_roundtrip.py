@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
+WHOLE = os.environ.get("COMPILE_API_WHOLE_LIBRARY")
 SOURCE = HERE.parents[1] / "src" / "dynamo"
 
 
@@ -29,10 +30,7 @@ def test_assembling_what_was_decoded_is_the_identity_on_a_sample(version, python
     assert "all equal" in run(python, "roundtrip_stdlib.py", "40")
 
 
-@pytest.mark.property
-@pytest.mark.skipif(
-    os.environ.get("HYPOTHESIS_PROFILE") != "long", reason="a minute: run by nox -s properties"
-)
+@pytest.mark.skipif(not WHOLE, reason="a quarter of a minute each: run by nox -s interpreters")
 def test_assembling_what_was_decoded_is_the_identity_on_the_standard_library(version, python):
     assert "all equal" in run(python, "roundtrip_stdlib.py", "1")
 

@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 __all__ = ["INPUTS", "Header", "assemble", "flat_header", "header_of"]
 
 
+# Of each opcode its number and its caches.
+_ENCODED = {name: (number, b"\0\0" * CACHE_WORDS[name]) for name, number in OPCODES.items()}
+_EXTENDED_ARG = OPCODES["EXTENDED_ARG"]
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """All of a code object besides its instructions.
@@ -137,16 +142,15 @@ class _Slots:
         local = dict.fromkeys(header.local_names)
         outside = set(header.cell_names) | set(header.free_names)
         for instruction in instructions:
-            match OPERAND[instruction.opname]:
-                case Operand.LOCAL:
-                    wanted: tuple[str, ...] = (instruction.argval,)
-                case Operand.LOCAL_PAIR:
-                    wanted = instruction.argval
-                case _:
-                    continue
-            for name in wanted:
+            operand = OPERAND[instruction.opname]
+            if operand is Operand.LOCAL:
+                name = instruction.argval
                 if name not in local and name not in outside:
                     local[name] = None
+            elif operand is Operand.LOCAL_PAIR:
+                for name in instruction.argval:
+                    if name not in local and name not in outside:
+                        local[name] = None
         self.local_names = tuple(local)
         cells = tuple(name for name in header.cell_names if name not in local)
         self.names = self.local_names + cells + header.free_names
@@ -170,36 +174,32 @@ class _Slots:
 def _argument(instruction: Instruction, constants: _Pool, names: _Pool, slots: _Slots) -> int:
     """The encoded argument of anything but a jump."""
     opname, arg, value = instruction.opname, instruction.arg, instruction.argval
-    match OPERAND[opname]:
-        case Operand.NONE:
-            return 0
-        case Operand.NUMBER:
-            return _number(instruction)
-        case Operand.CONSTANT:
-            return constants.index(value, arg)
-        case Operand.NAME:
-            bits = FLAG_BITS.get(opname, 0)
-            flags = 0 if arg is None else arg & (1 << bits) - 1
-            return names.index(value, None if arg is None else arg >> bits) << bits | flags
-        case Operand.LOCAL:
-            return slots.index(value, arg, cell=False)
-        case Operand.CELL:
-            return slots.index(value, arg, cell=True)
-        case Operand.LOCAL_PAIR:
-            first, second = (None, None) if arg is None else (arg >> 4, arg & 15)
-            left = slots.index(value[0], first, cell=False)
-            right = slots.index(value[1], second, cell=False)
-            if left > 15 or right > 15:
-                raise BytecodeError(f"{instruction!r} reaches slots beyond the sixteenth")
-            return left << 4 | right
-        case Operand.COMPARE:
-            if arg is not None and (value is None or COMPARISONS[arg >> COMPARE_SHIFT] == value):
-                return arg
-            raise BytecodeError(
-                f"{instruction!r} needs the encoded comparison, see build.compare_op"
-            )
-        case Operand.JUMP:
-            raise AssertionError("jumps are encoded by distance")
+    operand = OPERAND[opname]
+    if operand is Operand.NONE:
+        return 0
+    if operand is Operand.LOCAL:
+        return slots.index(value, arg, cell=False)
+    if operand is Operand.NAME:
+        bits = FLAG_BITS.get(opname, 0)
+        flags = 0 if arg is None else arg & (1 << bits) - 1
+        return names.index(value, None if arg is None else arg >> bits) << bits | flags
+    if operand is Operand.CONSTANT:
+        return constants.index(value, arg)
+    if operand is Operand.NUMBER:
+        return _number(instruction)
+    if operand is Operand.CELL:
+        return slots.index(value, arg, cell=True)
+    if operand is Operand.LOCAL_PAIR:
+        first, second = (None, None) if arg is None else (arg >> 4, arg & 15)
+        left = slots.index(value[0], first, cell=False)
+        right = slots.index(value[1], second, cell=False)
+        if left > 15 or right > 15:
+            raise BytecodeError(f"{instruction!r} reaches slots beyond the sixteenth")
+        return left << 4 | right
+    assert operand is Operand.COMPARE, "jumps are encoded by distance"
+    if arg is not None and (value is None or COMPARISONS[arg >> COMPARE_SHIFT] == value):
+        return arg
+    raise BytecodeError(f"{instruction!r} needs the encoded comparison, see build.compare_op")
 
 
 def _number(instruction: Instruction) -> int:
@@ -321,9 +321,12 @@ def assemble(instructions: Sequence[Instruction], template: Header | CodeType) -
         arguments.append(None if is_jump else _argument(instruction, constants, names, slots))
     offsets, prefixes, total = _place(instructions, arguments)
     raw = _encode(instructions, arguments, prefixes)
+    table = _exception_table(instructions, offsets, total)
     depth = header.stack_size
     if depth is None:
         depth = stack_size(instructions)
+        if isinstance(template, CodeType) and template.co_code == raw:
+            depth = template.co_stacksize  # the compiler counted code that it removed later
     return CodeType(
         header.argument_count,
         header.positional_only_count,
@@ -340,7 +343,7 @@ def assemble(instructions: Sequence[Instruction], template: Header | CodeType) -
         header.qualified_name,
         header.first_line,
         encode_locations(_runs(instructions, offsets, total), header.first_line),
-        _exception_table(instructions, offsets, total),
+        table,
         header.free_names,
         header.cell_names,
     )
@@ -350,16 +353,15 @@ def _encode(
     instructions: Sequence[Instruction], arguments: list[int | None], prefixes: list[int]
 ) -> bytes:
     raw = bytearray()
-    for index, instruction in enumerate(instructions):
-        arg = arguments[index]
+    for instruction, arg, count in zip(instructions, arguments, prefixes, strict=True):
         assert arg is not None
-        opname = instruction.opname
-        for shift in range(8 * prefixes[index], 0, -8):
-            raw.append(OPCODES["EXTENDED_ARG"])
-            raw.append(arg >> shift & 0xFF)
-        raw.append(OPCODES[opname])
+        for shift in range(8 * count, 0, -8):
+            raw += bytes((_EXTENDED_ARG, arg >> shift & 0xFF))
+        number, caches = _ENCODED[instruction.opname]
+        raw.append(number)
         raw.append(arg & 0xFF)
-        raw.extend(b"\0\0" * CACHE_WORDS[opname])
+        if caches:
+            raw += caches
     return bytes(raw)
 
 

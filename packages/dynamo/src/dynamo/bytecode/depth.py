@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dis
 from functools import cache
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from dynamo.bytecode.instruction import BytecodeError
@@ -31,12 +30,28 @@ def _effect(opname: str, arg: int | None, jump: bool) -> int:
     return dis.stack_effect(dis.opmap[opname], arg, jump=jump)
 
 
-def _argument(instruction: Instruction) -> int | None:
-    operand = OPERAND[instruction.opname]
-    if operand is Operand.NONE:
-        return None
+def _effects() -> dict[str, tuple[int, int] | None]:
+    """What each opcode does, without and with a jump; None where that depends on its argument."""
+    found: dict[str, tuple[int, int] | None] = {}
+    for opname, operand in OPERAND.items():
+        several = set()
+        for arg in (None,) if operand is Operand.NONE else range(8):
+            try:
+                several.add((_effect(opname, arg, False), _effect(opname, arg, True)))
+            except ValueError:  # no such argument, or no opcode of programs
+                several.add((-99, len(several)))
+        found[opname] = several.pop() if len(several) == 1 else None
+    return found
+
+
+_EFFECTS = _effects()
+
+
+def _effect_of(instruction: Instruction) -> tuple[int, int]:
+    opname = instruction.opname
     # Pool indices don't matter for the effect, but the flag bits beside them do.
-    return instruction.arg or 0
+    arg = instruction.arg or 0
+    return _effect(opname, arg, False), _effect(opname, arg, True)
 
 
 def stack_depths(instructions: Sequence[Instruction], start: int = 0) -> dict[Instruction, int]:
@@ -48,14 +63,27 @@ def stack_depths(instructions: Sequence[Instruction], start: int = 0) -> dict[In
         BytecodeError: two paths reach an instruction with different depths, or a path pops too
         much.
     """
-    if not instructions:
-        return {}
-    following = dict(pairwise(instructions))
+    return _walk(instructions, start)[0]
+
+
+def stack_size(instructions: Sequence[Instruction], start: int = 0) -> int:
+    """The greatest stack depth that any path reaches, at least 1."""
+    return _walk(instructions, start)[1]
+
+
+def _walk(instructions: Sequence[Instruction], start: int) -> tuple[dict[Instruction, int], int]:
+    """The depth before each instruction, and the greatest depth."""
     depths: dict[Instruction, int] = {}
-    todo: list[tuple[Instruction, int]] = [(instructions[0], start)]
+    size = 1
+    position = {instruction: index for index, instruction in enumerate(instructions)}
+    todo: list[tuple[int, int]] = [(0, start)] if instructions else []
     while todo:
-        instruction, depth = todo.pop()
+        index, depth = todo.pop()
+        handler = None
         while True:
+            if index == len(instructions):
+                raise BytecodeError(f"execution falls off the end after {instructions[-1]!r}")
+            instruction = instructions[index]
             known = depths.get(instruction)
             if known is not None:
                 if known != depth:
@@ -64,29 +92,28 @@ def stack_depths(instructions: Sequence[Instruction], start: int = 0) -> dict[In
             if depth < 0:
                 raise BytecodeError(f"the stack is empty before {instruction!r}")
             depths[instruction] = depth
-            handler = instruction.handler
-            if handler is not None:
-                todo.append((handler.target, handler.depth + 1 + handler.push_lasti))
-            opname, arg = instruction.opname, _argument(instruction)
+            if instruction.handler is not handler:
+                handler = instruction.handler
+                if handler is not None:  # the same for all that it protects
+                    caught = handler.depth + 1 + handler.push_lasti
+                    todo.append((_index(position, handler.target), caught))
+                    size = max(size, caught)
+            opname = instruction.opname
+            effect, jumping = _EFFECTS[opname] or _effect_of(instruction)
+            if depth > size or depth + effect > size:
+                size = max(depth, depth + effect)
             if instruction.target is not None:
-                todo.append((instruction.target, depth + _effect(opname, arg, True)))
+                size = max(size, depth + jumping)
+                todo.append((_index(position, instruction.target), depth + jumping))
             if opname in UNCONDITIONAL:
                 break
-            after = following.get(instruction)
-            if after is None:
-                raise BytecodeError(f"execution falls off the end after {instruction!r}")
-            depth += _effect(opname, arg, False)
-            instruction = after
-    return depths
+            depth += effect
+            index += 1
+    return depths, size
 
 
-def stack_size(instructions: Sequence[Instruction], start: int = 0) -> int:
-    """The greatest stack depth that any path reaches, at least 1."""
-    depths = stack_depths(instructions, start)
-    size = 1
-    for instruction, depth in depths.items():
-        opname, arg = instruction.opname, _argument(instruction)
-        size = max(size, depth, depth + _effect(opname, arg, False))
-        if instruction.target is not None:
-            size = max(size, depth + _effect(opname, arg, True))
-    return size
+def _index(position: dict[Instruction, int], instruction: Instruction) -> int:
+    try:
+        return position[instruction]
+    except KeyError:
+        raise BytecodeError(f"{instruction!r} is reached and is not in the list") from None

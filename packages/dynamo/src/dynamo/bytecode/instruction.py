@@ -19,8 +19,8 @@ from dynamo.bytecode.table import (
     COMPARISONS,
     EXTENDED_ARG,
     FLAG_BITS,
+    OPCODES,
     OPERAND,
-    OPNAMES,
     Operand,
     is_backward,
 )
@@ -30,6 +30,12 @@ if TYPE_CHECKING:
     from types import CodeType
 
 __all__ = ["BytecodeError", "ExceptionHandler", "Instruction", "Positions", "decode", "frame_slots"]
+
+# Of each opcode number its name, its operand, and its length in bytes with its caches.
+_OPCODES = {
+    number: (name, OPERAND[name], 2 + 2 * CACHE_WORDS[name]) for name, number in OPCODES.items()
+}
+_NONE = Operand.NONE
 
 # (first line, last line, first column, last column), each None where unknown: the order of
 # `co_positions`.
@@ -127,31 +133,36 @@ def decode(code: CodeType) -> list[Instruction]:
         while raw[offset] == EXTENDED_ARG:
             arg = (arg | raw[offset + 1]) << 8
             offset += 2
-        opname = OPNAMES[raw[offset]]
+        opname, operand, length = _OPCODES[raw[offset]]
         arg |= raw[offset + 1]
-        width = (offset - start) // 2
-        offset += 2 + 2 * CACHE_WORDS[opname]
-        operand = OPERAND[opname]
+        width = (offset - start) >> 1
+        offset += length
+        value: Any = None
+        if operand is _NONE:
+            instruction = Instruction(
+                opname, None, None, None, None, positions[start >> 1], start, width
+            )
+            instructions.append(instruction)
+            by_offset[start] = instruction
+            continue
+        # identity tests in the order of how often they hold: this loop sees every instruction
+        if operand is Operand.LOCAL or operand is Operand.CELL:
+            value = slots[arg]
+        elif operand is Operand.NAME:
+            value = names[arg >> FLAG_BITS.get(opname, 0)]
+        elif operand is Operand.CONSTANT:
+            value = constants[arg]
+        elif operand is Operand.NUMBER:
+            value = arg
+        elif operand is Operand.LOCAL_PAIR:
+            value = (slots[arg >> 4], slots[arg & 15])
+        elif operand is Operand.COMPARE:
+            value = COMPARISONS[arg >> COMPARE_SHIFT]
         instruction = Instruction(
-            opname, arg, None, None, None, positions[start // 2], start, width
+            opname, arg, value, None, None, positions[start >> 1], start, width
         )
-        match operand:
-            case Operand.NONE:
-                instruction.arg = None
-            case Operand.JUMP:
-                jumps.append((instruction, offset + 2 * (-arg if is_backward(opname) else arg)))
-            case Operand.CONSTANT:
-                instruction.argval = constants[arg]
-            case Operand.NAME:
-                instruction.argval = names[arg >> FLAG_BITS.get(opname, 0)]
-            case Operand.LOCAL | Operand.CELL:
-                instruction.argval = slots[arg]
-            case Operand.LOCAL_PAIR:
-                instruction.argval = (slots[arg >> 4], slots[arg & 15])
-            case Operand.COMPARE:
-                instruction.argval = COMPARISONS[arg >> COMPARE_SHIFT]
-            case Operand.NUMBER:
-                instruction.argval = arg
+        if operand is Operand.JUMP:
+            jumps.append((instruction, offset + 2 * (-arg if is_backward(opname) else arg)))
         instructions.append(instruction)
         by_offset[start] = instruction
     for instruction, where in jumps:
