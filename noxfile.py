@@ -65,22 +65,28 @@ def _declared(package: str) -> list[str]:
 
 
 def _base(session: nox.Session) -> Path:
-    """Makes the base environment if its recipe changed; returns its site-packages."""
+    """Makes the base environment if its recipe changed; returns its site-packages.
+
+    There is one for each Python: `.nox/base` of the one that runs nox, `.nox/base-3.12` and so on.
+    """
+    running = session.python in {None, "{}.{}".format(*sys.version_info[:2])}
+    base = BASE if running else BASE.with_name(f"base-{session.python}")
+    python = sys.executable if running else str(Path(session.bin) / "python")
     wanted = sorted({name for package in PACKAGES for name in _project(package)["others"]})
     recipe = [*wanted, *TEST_TOOLS, *BUILD_TOOLS]
     digest = hashlib.sha256("\n".join([*recipe, CONSTRAINTS.read_text()]).encode()).hexdigest()
-    stamp = BASE / "recipe"
+    stamp = base / "recipe"
     if not stamp.exists() or stamp.read_text() != digest:
-        session.log("making .nox/base: torch and the rest of what is not ours, once (minutes)")
-        shutil.rmtree(BASE, ignore_errors=True)
-        session.run(sys.executable, "-m", "venv", str(BASE), external=True)
+        session.log(f"making {base.name}: torch and the rest of what is not ours, once (minutes)")
+        shutil.rmtree(base, ignore_errors=True)
+        session.run(python, "-m", "venv", str(base), external=True)
         # bytecode of the few modules that are imported is made at the first import; of all, for minutes
         install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
         session.run(
-            str(BASE / "bin" / "python"), *install, "-c", str(CONSTRAINTS), *recipe, external=True,
+            str(base / "bin" / "python"), *install, "-c", str(CONSTRAINTS), *recipe, external=True,
         )  # fmt: skip
         stamp.write_text(digest)
-    return next((BASE / "lib").glob("python3.*/site-packages"))
+    return next((base / "lib").glob("python3.*/site-packages"))
 
 
 def _prepare(session: nox.Session, *packages: str) -> None:
@@ -167,6 +173,19 @@ def interpreters(session: nox.Session) -> None:
     session.env["PYTHONPATH"] = str(ROOT / "packages/dynamo/src")
     session.env["COMPILE_API_WHOLE_LIBRARY"] = "1"
     _pytest(session, "packages/dynamo/tests/bytecode", *session.posargs)
+
+
+@nox.session(python=["3.12", "3.13"])
+def pythons(session: nox.Session) -> None:
+    """The tests of dynamo on the other Pythons, with torch; each brings a base of its own (minutes)."""
+    allowed = _declared("dynamo")
+    _prepare(session, *allowed)
+    _pytest(
+        session,
+        "packages/dynamo/tests",
+        "--ignore=packages/dynamo/tests/bytecode",
+        *session.posargs,
+    )
 
 
 @nox.session

@@ -18,11 +18,12 @@ from pathlib import Path
 
 import click
 
-from benchmarks import calls, cold, micro, steady, tracing
+from benchmarks import calls, capture, cold, micro, steady, tracing
 from benchmarks.report import table
 
 SUITES = {
     "calls": calls.run,
+    "capture": capture.run,
     "cold": cold.run,
     "micro": micro.run,
     "models": steady.run,
