@@ -64,6 +64,8 @@ class Builder:
         self._for_gpu = for_gpu
         self.copies: dict[Value, Value] = {}
         """What was copied into the layout that an operator wants; see `inductor.lowering.layouts`."""
+        self.cleared: set[str] = set()
+        """Buffers whose rows' ends, there only for alignment, hold zeros."""
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Node] = []
         self.fact: Any = None

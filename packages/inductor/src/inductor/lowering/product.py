@@ -3,7 +3,7 @@
 The library's fast kernels want rows of every operand and of the result to begin at multiples of 16 bytes, and the
 number of columns to be such a multiple: a vocabulary of 30522 costs three times as much as one of 30528. The result
 gets padded rows; the operand that holds the columns is copied into a padded buffer (a thousandth of the product's
-work). What the padding computes is never read. A bias is then added by the kernel that reads the result, because the
+work). What the padding computes is never read. The dimension that is summed over is filled up with zeros. A bias is then added by the kernel that reads the result, because the
 library's product with a bias in its epilogue writes contiguous results only.
 """
 
@@ -36,16 +36,23 @@ def mm(builder: Builder, left: Value, right: Value) -> Any:
     fact = builder.fact
     assert isinstance(fact, TensorFact)
     rows, columns = fact.shape
+    depth = left.shape[1]
     wide = builder.padded(columns, fact.dtype, fact.device)
+    deep = builder.padded(depth, fact.dtype, fact.device)
     first = builder.realize(left)
     tall = builder.padded(rows, fact.dtype, fact.device)
     if tall != rows and not _has_room(builder, first, (1, tall), tall):
         tall = rows  # no memory behind the last row that could be read
-    if (tall, wide) == (rows, columns):
+    if (tall, wide, deep) == (rows, columns, depth):
         return builder.call("vendor", aten.mm.default, (left, right), {}, _REASON)
-    if tall != rows:
-        first = replace(first, shape=(tall, first.shape[1]))
-    second = builder.realize(right) if wide == columns else _with_columns(builder, right, wide)
+    if deep != depth:
+        first = _deepened(builder, left, deep)
+        tall = rows
+    elif tall != rows:
+        first = replace(first, shape=(tall, depth))
+    second = builder.realize(right)
+    if (deep, wide) != (depth, columns):
+        second = _enlarged(builder, right, deep, wide)
     builder.fact = replace(fact, shape=(tall, wide), stride=(wide, 1))
     product = builder.call("vendor", aten.mm.default, (first, second), {}, _REASON)
     builder.fact = fact
@@ -59,24 +66,58 @@ def addmm(builder: Builder, bias: Value, left: Value, right: Value, **scales: An
     fact = builder.fact
     assert isinstance(fact, TensorFact)
     plain = scales.get("beta", 1) == 1 and scales.get("alpha", 1) == 1
-    columns = fact.shape[1]
-    if not plain or builder.padded(columns, fact.dtype, fact.device) == columns:
+    fits = all(
+        builder.padded(extent, fact.dtype, fact.device) == extent
+        for extent in (fact.shape[1], left.shape[1])
+    )
+    if not plain or fits:
         return builder.call("vendor", aten.addmm.default, (bias, left, right), scales, _REASON)
     product = mm(builder, left, right)
     return elementwise(builder, (product, bias), _add)
 
 
-def _with_columns(builder: Builder, right: Value, wide: Size) -> View:
-    """The right operand as a window with `wide` columns, what lies behind its own uninitialised."""
+def _deepened(builder: Builder, left: Value, deep: Size) -> View:
+    """The left operand as a window with `deep` columns, zeros behind its own."""
+    rows, depth = left.shape
+    known = builder.realize(left)
+    if not _has_room(builder, known, (deep, 1), deep):
+        buffer = builder.buffer((rows, deep), (deep, 1), left.dtype, left.device)
+        known = View(buffer.name, (rows, depth), (deep, 1), 0, left.dtype)
+        builder.store(left, known)
+    if known.buffer not in builder.cleared:
+        builder.cleared.add(known.buffer)
+        _clear(builder, replace(known, shape=(rows, deep - depth), offset=depth), left)
+    return replace(known, shape=(rows, deep))
+
+
+def _enlarged(builder: Builder, right: Value, deep: Size, wide: Size) -> View:
+    """The right operand as a window of (deep, wide): zeros below its own rows, anything beside them."""
     depth, columns = right.shape
     known = right.view
-    if known is not None and _has_room(builder, known, (wide, 1), wide):
+    if known is not None and deep == depth and _has_room(builder, known, (wide, 1), wide):
         return replace(known, shape=(depth, wide))
     across = known is not None and known.stride[0] == 1
-    shape, stride = ((wide, depth), (1, depth)) if across else ((depth, wide), (wide, 1))
+    shape, stride = ((wide, deep), (1, deep)) if across else ((deep, wide), (wide, 1))
     buffer = builder.buffer(shape, (shape[1], 1), right.dtype, right.device)
-    builder.store(right, View(buffer.name, (depth, columns), stride, 0, right.dtype))
-    return View(buffer.name, (depth, wide), stride, 0, right.dtype)
+    inside = View(buffer.name, (depth, columns), stride, 0, right.dtype)
+    builder.store(right, inside)
+    if deep != depth:
+        below = replace(inside, shape=(deep - depth, columns), offset=depth * stride[0])
+        _clear(builder, below, right)
+    return View(buffer.name, (deep, wide), stride, 0, right.dtype)
+
+
+def _clear(builder: Builder, window: View, like: Value) -> None:
+    """Zeros, so that what is multiplied with them adds nothing."""
+    zeros = builder.pointwise(
+        lambda recorder, _: recorder.constant(0.0, like.dtype),
+        shape=window.shape,
+        dtype=like.dtype,
+        device=like.device,
+        operations=0,
+        loads=0,
+    )
+    builder.store(zeros, window)
 
 
 def _has_room(builder: Builder, view: View, stride: tuple[Size, ...], columns: Size) -> bool:
