@@ -11,6 +11,7 @@ neutral in every combination.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -23,7 +24,7 @@ from inductor.ir.index import inner_symbols, outer_symbols, product
 from primtorch.symbolic import Symbol, free_symbols
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from inductor.ir import Indirect, Kernel, Operation, Size, Stage
     from inductor.ir.operations import ReductionKind, ScanKind, StoreMode
@@ -50,12 +51,34 @@ _COMBINE = {
 }
 
 
+_TELLING = {
+    "exp",
+    "log",
+    "erf",
+    "tanh",
+    "sigmoid",
+    "rsqrt",
+    "sqrt",
+    "div",
+    "maximum",
+    "philox",
+    "indirect",
+    "sin",
+    "cos",
+    "where",
+    "add",
+    "mul",
+}
+_MOST_WORDS = 5
+
+
 @dataclass(frozen=True, slots=True)
 class TritonSource:
     """What is compiled and how it is launched.
 
     Fields:
-        text: Python source of a module whose function `kernel` is the Triton kernel.
+        text: Python source of a module whose `kernel` is the Triton kernel; its own name tells in a
+            profile what it computes.
         signature: parameter name -> Triton type (`*fp32`, `i32`), pointers first, in call order.
         pointers: how many leading parameters are pointers.
         grid: number of programs, an expression over the kernel's sizes.
@@ -85,6 +108,18 @@ def write_kernel(kernel: Kernel, blocks: Blocks) -> TritonSource:
         return _Writer(kernel, blocks).write()
     except KeyError as error:
         raise UnsupportedOperationError(kernel.name, str(error)) from error
+
+
+def _function_name(mode: str, operations: Iterable[Operation], lines: str) -> str:
+    """How the kernel is walked and what it mainly computes; equal text has an equal name."""
+    words: dict[str, None] = {}
+    for operation in operations:
+        if operation.name in ("reduce", "accumulate", "scan"):
+            words[str(operation.attribute)] = None
+        elif operation.name in _TELLING:
+            words[operation.name] = None
+    digest = sha256(lines.encode()).hexdigest()[:6]
+    return "_".join((mode, *list(words)[:_MOST_WORDS], digest))
 
 
 def _neutral(kind: str, dtype: torch.dtype) -> str:
@@ -217,7 +252,9 @@ class _Writer:
         else:
             count = self._write_points()
         parameters = ", ".join(name for name, _ in signature)
-        text = f"{_HEADER}def kernel({parameters}):\n" + "\n".join(self._lines) + "\n"
+        lines = "\n".join(self._lines)
+        name = _function_name(blocks.mode, self._operations.values(), lines)
+        text = f"{_HEADER}def {name}({parameters}):\n{lines}\n\n\nkernel = {name}\n"
         names = {symbol: name for symbol, name in self._names.items() if name.startswith("n")}
         return TritonSource(
             text=text,
@@ -556,12 +593,16 @@ class _Writer:
             parts = ", ".join(self._masked(part, "0.0", typed) for part in accumulator.values)
             self._emit(f"{', '.join(names)} = prelude.combine_welford({', '.join(names)}, {parts})")
             return
-        value = self._spread(accumulator.values[0])
-        one = self._masked(f"tl.full([1, 1], 1.0, {typed})", "0.0", typed)
-        self._emit(
-            f"{', '.join(names)} = prelude.combine_welford({', '.join(names)}, {value}, "
-            f"tl.zeros({self._tile_shape()}, {typed}), {one})"
-        )
+        # All lanes have seen the same number of elements, so one division serves the whole block.
+        mean, square, count = names
+        value, width = self._spread(accumulator.values[0]), self._blocks.inner
+        delta, moved, rest = self._name("w"), self._name("w"), self._name("w")
+        self._emit(f"{delta} = {value} - {mean}")
+        self._emit(f"{moved} = {mean} + {delta} * (1.0 / tl.full([1, 1], r_start // {width} + 1, {typed}))")
+        self._emit(f"{rest} = {square} + {delta} * ({value} - {moved})")
+        self._emit(f"{mean} = {self._masked(moved, mean, typed)}")
+        self._emit(f"{square} = {self._masked(rest, square, typed)}")
+        self._emit(f"{count} += {self._masked(f'tl.full([1, 1], 1.0, {typed})', '0.0', typed)}")
 
     def _finish(self, accumulator: _Accumulator) -> None:
         """After the loop: combine across the block."""
