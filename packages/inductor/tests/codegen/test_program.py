@@ -65,13 +65,14 @@ def settings(tmp_path):
 def build(request, settings):
     def make(program, reference=None):
         built = build_kernels(program, settings)
-        fallback = ReferenceCallable(reference or torch.fx.symbolic_trace(lambda x: (x,)))
+        module = reference or torch.fx.symbolic_trace(lambda x: (x,))
+        fallback = ReferenceCallable(module)
         if request.param == "python":
             return PythonLauncher(program, built, fallback)
         native = native_launcher()
         if native is None:
             pytest.skip("the C launcher is not built")
-        return _Encoder(program, built, native).launcher(fallback)
+        return _Encoder(program, built, native).launcher(fallback, module, settings)
 
     return make
 

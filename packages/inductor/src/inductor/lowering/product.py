@@ -1,10 +1,10 @@
 """Matrix products of half types on a GPU whose sizes don't fill 16 bytes.
 
-The library's fast kernels want rows of every operand and of the result to begin at multiples of 16 bytes, and the
-number of columns to be such a multiple: a vocabulary of 30522 costs three times as much as one of 30528. The result
-gets padded rows; the operand that holds the columns is copied into a padded buffer (a thousandth of the product's
-work). What the padding computes is never read. The dimension that is summed over is filled up with zeros. A bias is then added by the kernel that reads the result, because the
-library's product with a bias in its epilogue writes contiguous results only.
+The library's fast kernels want rows of every operand and of the result to begin at multiples of 16 bytes, and every
+dimension to be such a multiple: a vocabulary of 30522 costs three times as much as one of 30528. The result gets padded
+rows; the operand that holds the columns is copied into a padded buffer (a thousandth of the product's work). What the
+padding computes is never read; the dimension that is summed over is filled up with zeros. A bias is then added by the
+kernel that reads the result, because the library's product with a bias in its epilogue writes contiguous results only.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 import torch
+import triton
 
 from inductor.codegen.triton.operations import TritonOps
 from inductor.ir import OPERATIONS, Recorder, ScalarOps, run_body
@@ -61,6 +62,9 @@ def test_every_operation_has_a_method():
     }
 
 
+UNFUSED = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7)
+
+
 def _samples(name, dtype):
     values = torch.cat([torch.randn(60, dtype=dtype) * 2, torch.tensor(SPECIAL, dtype=dtype)])
     if name in ("asin", "acos", "atanh", "erfinv"):
@@ -101,6 +105,10 @@ def test_unary(run_kernel, make_kernel, name, dtype):
 @pytest.mark.parametrize("dtype", [F32, F64])
 @pytest.mark.parametrize("name", BINARY_FLOAT)
 def test_binary(run_kernel, make_kernel, name, dtype):
+    if UNFUSED and dtype is F64 and name in ("floor_div", "fmod", "remainder"):
+        pytest.skip(
+            "Triton before 3.7 interprets a fused multiply-add in float64 with two roundings"
+        )
     grid = torch.tensor(SPECIAL, dtype=dtype)
     x = torch.cat([grid.repeat_interleave(len(grid)), torch.randn(40, dtype=dtype) * 3])
     y = torch.cat([grid.repeat(len(grid)), torch.randn(40, dtype=dtype)])

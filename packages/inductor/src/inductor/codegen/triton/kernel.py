@@ -348,15 +348,14 @@ class _Writer:
         grid: Size
         if self._columns:
             grid = self._blocks.programs
-            self._emit(
-                f"for x_start in range(program * {block}, {self._text(total)}, {grid * block}):"
-            )
+            step = grid * block
+            self._emit(f"for x_start in range(0, {self._text(total)}, {step}):")
             self._depth += 1
-            self._emit(f"x = x_start + tl.arange(0, {block})[:, None]")
+            self._emit(f"x = x_start + program * {block} + tl.arange(0, {block})[:, None]")
         else:
-            grid = _ceil_div(total, block)
+            grid, step = _ceil_div(total, block), block
             self._emit(f"x = program * {block} + tl.arange(0, {block})[:, None]")
-        if not (isinstance(total, int) and total % block == 0):
+        if not (isinstance(total, int) and total % step == 0):
             self._emit(f"x_mask = x < {self._text(total)}")
             self._outer_mask = "x_mask"
         self._decode("x", self._outer, self._body.ranges)
@@ -598,7 +597,9 @@ class _Writer:
         value, width = self._spread(accumulator.values[0]), self._blocks.inner
         delta, moved, rest = self._name("w"), self._name("w"), self._name("w")
         self._emit(f"{delta} = {value} - {mean}")
-        self._emit(f"{moved} = {mean} + {delta} * (1.0 / tl.full([1, 1], r_start // {width} + 1, {typed}))")
+        self._emit(
+            f"{moved} = {mean} + {delta} * (1.0 / tl.full([1, 1], r_start // {width} + 1, {typed}))"
+        )
         self._emit(f"{rest} = {square} + {delta} * ({value} - {moved})")
         self._emit(f"{mean} = {self._masked(moved, mean, typed)}")
         self._emit(f"{square} = {self._masked(rest, square, typed)}")

@@ -248,7 +248,7 @@ class TritonOps:
         return f"prelude.sigmoid({x})"
 
     def neg(self, x: str, dtype: torch.dtype) -> str:
-        return f"(-{x})"
+        return f"prelude.negate({x})" if dtype.is_floating_point else f"(-{x})"
 
     def abs(self, x: str, dtype: torch.dtype) -> str:
         return x if dtype is torch.bool or not dtype.is_signed else f"tl.abs({x})"

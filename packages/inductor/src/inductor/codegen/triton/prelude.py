@@ -19,6 +19,13 @@ LN_2 = tl.constexpr(0.6931471805599453)
 TWO_PI = tl.constexpr(6.283185307179586)
 
 
+# ---- signs -----------------------------------------------------------------------------------------------------------
+@triton.jit
+def negate(x):
+    # Triton's unary minus subtracts from zero, which loses the sign of zero.
+    return x * -1.0
+
+
 # ---- mathematics -----------------------------------------------------------------------------------------------------
 @triton.jit
 def exp(x):
@@ -26,7 +33,7 @@ def exp(x):
         return tl.exp(x)
     # exp2 of a rounded product loses |x| ulp: put back what the rounding dropped.
     scaled = x * LOG2_E
-    rest = tl.where(tl.abs(scaled) < 200.0, tl.fma(x, LOG2_E, -scaled), 0.0)
+    rest = tl.where(tl.abs(scaled) < 200.0, tl.fma(x, LOG2_E, negate(scaled)), 0.0)
     return tl.exp2(scaled) * (1.0 + rest * LN_2)
 
 
@@ -60,7 +67,7 @@ def tanh(x):
     size = tl.abs(x)
     if x.dtype == tl.float64:
         e = expm1(-2.0 * size)
-        magnitude = tl.where(size > 20.0, 1.0, -e / (2.0 + e))
+        magnitude = tl.where(size > 20.0, 1.0, negate(e) / (2.0 + e))
     else:
         square = x * x
         p = -0.00621653
@@ -72,12 +79,12 @@ def tanh(x):
         large = 1.0 - 2.0 / (tl.exp2(size * (2.0 * LOG2_E)) + 1.0)
         magnitude = tl.where(size < 0.625, small, large)
     magnitude = tl.where(x != x, x, magnitude)
-    return tl.where(sign_bit(x), -magnitude, magnitude)
+    return tl.where(sign_bit(x), negate(magnitude), magnitude)
 
 
 @triton.jit
 def sigmoid(x):
-    return 1.0 / (1.0 + exp(-x))
+    return 1.0 / (1.0 + exp(negate(x)))
 
 
 @triton.jit
@@ -88,7 +95,7 @@ def sinh(x):
     half = exp(0.5 * size)
     magnitude = tl.where(size > 40.0, (0.5 * half) * half, small)
     magnitude = tl.where(x != x, x, magnitude)
-    return tl.where(sign_bit(x), -magnitude, magnitude)
+    return tl.where(sign_bit(x), negate(magnitude), magnitude)
 
 
 @triton.jit
@@ -119,7 +126,7 @@ def erfc(x):
     p = 0.37409196 + t * p
     p = 1.00002368 + t * p
     p = -1.26551223 + t * p
-    tail = t * exp(-size * size + p)
+    tail = t * exp(negate(size) * size + p)
     tail = tl.where(x < 0.0, 2.0 - tail, tail)
     return tl.where(size < 0.5, 1.0 - tl.erf(x), tail)
 
@@ -148,7 +155,7 @@ def atan(x):
     value = tl.where(upper, value + 0.7853981633974483, value)
     value = tl.where(inverted, 1.5707963267948966 - value, value)
     value = tl.where(x != x, x, value)
-    return tl.where(sign_bit(x), -value, value)
+    return tl.where(sign_bit(x), negate(value), value)
 
 
 @triton.jit
@@ -161,7 +168,7 @@ def atan2(y, x):
     angle = tl.where(size_x == 0.0, 1.5707963267948966, atan(ratio))
     angle = tl.where(both_zero, 0.0, angle)
     angle = tl.where(sign_bit(x), 3.141592653589793 - angle, angle)
-    angle = tl.where(sign_bit(y), -angle, angle)
+    angle = tl.where(sign_bit(y), negate(angle), angle)
     return tl.where((x != x) | (y != y), x + y, angle)
 
 
@@ -183,7 +190,7 @@ def asinh(x):
     value = log1p(size + squared / (1.0 + sqrt(squared + 1.0)))
     value = tl.where(big, tl.log(size) + LN_2, value)
     value = tl.where(x != x, x, value)
-    return tl.where(sign_bit(x), -value, value)
+    return tl.where(sign_bit(x), negate(value), value)
 
 
 @triton.jit
@@ -202,7 +209,7 @@ def atanh(x):
 @triton.jit
 def erfinv(x):
     # Giles, "Approximating the erfinv function" (2010), then Newton steps on erf.
-    w = -tl.log((1.0 - x) * (1.0 + x))
+    w = negate(tl.log((1.0 - x) * (1.0 + x)))
     near = w - 2.5
     p = 2.81022636e-08
     p = 3.43273939e-07 + p * near
@@ -224,10 +231,10 @@ def erfinv(x):
     q = 1.00167406 + q * far
     q = 2.83297682 + q * far
     value = tl.where(w < 5.0, p, q) * x
-    step = (tl.erf(value) - x) / (1.1283791670955126 * exp(-value * value))
+    step = (tl.erf(value) - x) / (1.1283791670955126 * exp(negate(value) * value))
     value = tl.where(tl.abs(x) < 0.999, value - step, value)
     if x.dtype == tl.float64:
-        step = (tl.erf(value) - x) / (1.1283791670955126 * exp(-value * value))
+        step = (tl.erf(value) - x) / (1.1283791670955126 * exp(negate(value) * value))
         value = value - step / (1.0 + value * step)
     value = tl.where(tl.abs(x) <= 1.0, value, float("nan"))
     return tl.where(tl.abs(x) == 1.0, x * float("inf"), value)
@@ -243,7 +250,7 @@ def lgamma(x):
 def _lgamma(x):
     # Lanczos, g = 7, nine terms; reflection below 0.5.
     reflected = x < 0.5
-    z = tl.where(reflected, -x, x - 1.0)
+    z = tl.where(reflected, negate(x), x - 1.0)
     total = 0.99999999999980993 + 676.5203681218851 / (z + 1.0)
     total += -1259.1392167224028 / (z + 2.0)
     total += 771.32342877765313 / (z + 3.0)
@@ -287,7 +294,7 @@ def _digamma(x):
     value = tl.where(reflected, value - 3.141592653589793 * tl.cos(angle) / tl.sin(angle), value)
     pole = reflected & (fraction == 0.0)
     value = tl.where(pole, float("nan"), value)
-    return tl.where(x == 0.0, copysign(tl.full(x.shape, float("inf"), x.dtype), -x), value)
+    return tl.where(x == 0.0, copysign(tl.full(x.shape, float("inf"), x.dtype), negate(x)), value)
 
 
 @triton.jit
@@ -314,7 +321,7 @@ def round_half_even(x):
     up = (rest > 0.5) | ((rest == 0.5) & (odd == 1.0))
     value = tl.where(up, below + 1.0, below)
     value = tl.where(size < 4503599627370496.0, value, size)
-    return tl.where(sign_bit(x), -value, value)
+    return tl.where(sign_bit(x), negate(value), value)
 
 
 @triton.jit
@@ -328,7 +335,7 @@ def sign_bit(x):
 
 @triton.jit
 def copysign(x, y):
-    return tl.where(sign_bit(x) == sign_bit(y), x, -x)
+    return tl.where(sign_bit(x) == sign_bit(y), x, negate(x))
 
 
 @triton.jit
@@ -376,7 +383,7 @@ def power(x, y):
         value = tl.exp2(y.to(tl.float64) * tl.log2(size.to(tl.float64))).to(tl.float32)
     whole = tl.floor(y) == y
     odd = whole & ((y - 2.0 * tl.floor(0.5 * y)) == 1.0)
-    value = tl.where((x < 0.0) & odd, -value, value)
+    value = tl.where((x < 0.0) & odd, negate(value), value)
     value = tl.where(
         (x < 0.0) & (tl.abs(x) < float("inf")) & (tl.abs(y) < float("inf")) & (whole == 0),
         float("nan"),
@@ -466,7 +473,7 @@ def float_fmod(x, y):
     wide_x = x.to(tl.float64)
     wide_y = y.to(tl.float64)
     quotient = trunc(wide_x / wide_y)
-    rest = tl.fma(-quotient, wide_y, wide_x)
+    rest = tl.fma(negate(quotient), wide_y, wide_x)
     over = (tl.abs(rest) >= tl.abs(wide_y)) & (wide_y != 0.0)
     rest = tl.where(over, rest - copysign(wide_y, rest), rest)
     wrong = (rest != 0.0) & (sign_bit(rest) != sign_bit(wide_x))

@@ -1,0 +1,165 @@
+"""Kernels on a real card against eager on the same card: what Triton's interpreter can't vouch for.
+
+The interpreter computes with NumPy; the compiled code has its own signed zeros, roundings and reductions.
+"""
+
+import operator
+
+import pytest
+import torch
+from torch.fx import Graph, GraphModule
+
+from inductor import compile_fx
+from inductor.ir import Kernel
+from inductor.options import InductorOptions
+from primtorch.fake import ShapeContext, fakeify
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+aten = torch.ops.aten
+OPTIONS = InductorOptions(strict=True, verify=True)
+NAN, INF = float("nan"), float("inf")
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.5, -3.5, 1e-8, -1e-8, 30.0, -30.0, INF, -INF, NAN]
+UNARY = [
+    "neg", "abs", "sin", "cos", "tan", "tanh", "asin", "atan", "sinh", "cosh", "asinh", "exp", "exp2", "expm1", "log",
+    "log1p", "log2", "sqrt", "rsqrt", "floor", "ceil", "round", "trunc", "sigmoid", "erf", "reciprocal", "sign", "relu",
+    "silu", "gelu",
+]  # fmt: skip
+BINARY = [
+    "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "fmod.Tensor", "remainder.Tensor", "pow.Tensor_Tensor",
+    "atan2.default", "copysign.Tensor", "maximum.default", "minimum.default", "floor_divide.default",
+]  # fmt: skip
+
+
+def compiled(function, *inputs):
+    """`function(call, *nodes)` compiled for the card, and what eager makes of the same calls."""
+    context = ShapeContext()
+    graph = Graph()
+    nodes, real = [], {}
+    for number, tensor in enumerate(inputs):
+        node = graph.placeholder(f"x{number}")
+        node.meta["val"] = fakeify(tensor, context)
+        node.meta["input"] = {"kind": "argument", "name": node.name, "static": False}
+        nodes.append(node)
+        real[node] = tensor
+
+    def call(target, *args, **kwargs):
+        node = graph.call_function(target, args, kwargs)
+        values = torch.fx.node.map_arg((args, kwargs), lambda n: n.meta["val"])
+        node.meta["val"] = target(*values[0], **values[1])
+        eager = torch.fx.node.map_arg((args, kwargs), real.__getitem__)
+        real[node] = target(*eager[0], **eager[1])
+        return node
+
+    results = tuple(function(call, *nodes))
+    graph.output(results)
+    module = GraphModule(torch.nn.Module(), graph)
+    module.meta |= {"wire": 1, "role": "inference"}
+    run = compile_fx(module, [node.meta["val"] for node in nodes], options=OPTIONS)
+    return run, [real[node] for node in results]
+
+
+def check(function, *inputs, rtol, atol, own=True):
+    run, expected = compiled(function, *inputs)
+    if own:
+        assert all(isinstance(step, Kernel) for step in run.program.schedule.steps)
+    for ours, theirs in zip(run(list(inputs)), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol, equal_nan=True)
+        assert ours.stride() == theirs.stride()
+        if theirs.is_floating_point():
+            zero = theirs == 0
+            assert torch.equal(torch.signbit(ours)[zero], torch.signbit(theirs)[zero])
+
+
+def tolerances(dtype):
+    return {
+        torch.float32: (2e-5, 1e-6),
+        torch.float64: (1e-9, 1e-12),
+        torch.bfloat16: (1e-2, 1e-3),
+    }[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", UNARY)
+def test_unary(name, dtype):
+    x = torch.cat([torch.tensor(SPECIAL), torch.randn(500) * 2]).to("cuda", dtype)
+    rtol, atol = tolerances(dtype)
+    check(lambda call, x: [call(getattr(aten, name).default, x)], x, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", BINARY)
+def test_binary(name, dtype):
+    grid = torch.tensor(SPECIAL)
+    x = torch.cat([grid.repeat_interleave(len(grid)), torch.randn(400) * 3]).to("cuda", dtype)
+    y = torch.cat([grid.repeat(len(grid)), torch.randn(400)]).to("cuda", dtype)
+    packet, overload = name.split(".")
+    target = getattr(getattr(aten, packet), overload)
+    rtol, atol = tolerances(dtype)
+    check(lambda call, x, y: [call(target, x, y)], x, y, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("shape", [(7, 300), (600, 4096), (3, 50257), (2, 200000)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_softmax_of_rows(shape, dtype):
+    x = torch.randn(shape, device="cuda", dtype=dtype)
+
+    def softmax(call, x):
+        high = call(aten.amax.default, x, [-1], True)
+        shifted = call(aten.exp.default, call(aten.sub.Tensor, x, high))
+        return [call(aten.div.Tensor, shifted, call(aten.sum.dim_IntList, shifted, [-1], True))]
+
+    rtol, atol = (1e-5, 1e-7) if dtype is torch.float32 else (2e-2, 1e-5)
+    check(softmax, x, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("shape", [(5000, 64), (40000, 24), (129, 2048), (70001, 8)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_statistics_of_columns(shape, dtype):
+    x = (torch.randn(shape, device="cuda") * 2 + 3).to(dtype)
+
+    def normal(call, x):
+        wide = x if dtype is torch.float64 else call(aten._to_copy.default, x, dtype=torch.float32)
+        both = call(aten.var_mean.correction, wide, [0], correction=0, keepdim=True)
+        variance, mean = (call(operator.getitem, both, number) for number in range(2))
+        scale = call(aten.rsqrt.default, call(aten.add.Tensor, variance, 1e-5))
+        return [call(aten.mul.Tensor, call(aten.sub.Tensor, wide, mean), scale), variance, mean]
+
+    rtol, atol = (1e-9, 1e-9) if dtype is torch.float64 else (1e-4, 1e-4)
+    check(normal, x, rtol=rtol, atol=atol)
+
+
+def test_images_go_through_convolutions_channels_last_and_come_out_as_they_went_in():
+    x = torch.randn(4, 3, 32, 32, device="cuda").bfloat16()
+    first = (torch.randn(16, 3, 3, 3, device="cuda") / 5).bfloat16()
+    second = (torch.randn(16, 1, 5, 5, device="cuda") / 5).bfloat16()
+    rest = ([1, 1], [1, 1], [1, 1], False, [0, 0])
+
+    def network(call, x, first, second):
+        hidden = call(aten.relu.default, call(aten.convolution.default, x, first, None, *rest, 1))
+        pooled = call(aten.max_pool2d_with_indices.default, hidden, [3, 3], [2, 2], [1, 1])
+        values, places = (call(operator.getitem, pooled, number) for number in range(2))
+        return [call(aten.convolution.default, values, second, None, *rest, 16), values, places]
+
+    run, expected = compiled(network, x, first, second)
+    for ours, theirs in zip(run([x, first, second])[:2], expected[:2], strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=3e-2, atol=3e-2)
+        assert ours.stride() == theirs.stride()
+
+
+def test_products_whose_sizes_fill_no_sixteen_bytes():
+    torch.full((1 << 26,), NAN, device="cuda")  # memory that is used again: padding must not count
+    x = (torch.randn(96, 1001, device="cuda") / 30).bfloat16()
+    weight, bias = (
+        torch.randn(1001, 517, device="cuda").bfloat16(),
+        torch.randn(517, device="cuda").bfloat16(),
+    )
+
+    def products(call, x, weight, bias):
+        hidden = call(aten.addmm.default, bias, x, weight)
+        back = call(aten.mm.default, call(aten.relu.default, hidden), call(aten.t.default, weight))
+        return [hidden, back]
+
+    check(products, x, weight, bias, rtol=3e-2, atol=1e-1, own=False)
