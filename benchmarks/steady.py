@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from benchmarks.models.check import RUN, errors, judge
+from benchmarks.models.check import RUN, errors
 from benchmarks.subjects import SUBJECTS, build
 from benchmarks.systems import reset, systems
 from benchmarks.turns import take_turns
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from benchmarks.models.subject import Subject
 
 SAMPLE_SECONDS = 0.05
+FACTOR, TOLERANCE = 4.0, 5e-5  # other algorithms round elsewhere; a mean near zero shows it
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +85,10 @@ def _row(name: str, request: Request, *, training: bool) -> dict[str, Any]:
         found[system] = errors(run(subject, target), reference)
         subject.module.load_state_dict(state)
     del reference
-    wrong = judge(found["ours"], found["eager"])
-    if wrong:
-        raise AssertionError(f"{name}, {row['mode']}: {'; '.join(wrong[:3])}")
+    for what, error in found["ours"].items():
+        if not error <= max(FACTOR * found["eager"][what], TOLERANCE):
+            text = f"{name}, {row['mode']}: {what}: error {error:.1e}, eager's {found['eager'][what]:.1e}"
+            raise AssertionError(text)
     gc.collect()
     works = {
         system: _work(subject, target, training=training) for system, target in targets.items()

@@ -17,8 +17,8 @@ AS_ON_A_GPU = InductorOptions(strict=True, verify=True, executor="triton_interpr
 WHOLE = ([1, 1], [1, 1], [1, 1], False, [0, 0], 1)
 
 
-def planned(function, *inputs, visible=None):
-    """The program of `function(call, *nodes)` as a GPU gets it."""
+def planned(function, *inputs, visible=None, options=AS_ON_A_GPU):
+    """The program of `function(call, *nodes)`, by default as a GPU gets it."""
     context = ShapeContext()
     graph = Graph()
     nodes = []
@@ -39,7 +39,7 @@ def planned(function, *inputs, visible=None):
     module.meta["wire"] = 1
     if visible is not None:
         module.meta |= {"role": "forward", "visible_outputs": visible}
-    return plan(module, AS_ON_A_GPU)
+    return plan(module, options)
 
 
 def image(*shape):
@@ -147,3 +147,41 @@ def test_maxima_of_windows_and_their_places(arguments, special):
     expected = aten.max_pool2d_with_indices(x, *arguments)
     torch.testing.assert_close(values, expected[0], rtol=0, atol=0, equal_nan=True)
     assert torch.equal(places, expected[1])
+
+
+def planned_for_the_cpu(function, *inputs):
+    """As `planned`, for the CPU itself."""
+    return planned(function, *inputs, options=InductorOptions(strict=True, verify=True))
+
+
+def test_a_graph_with_depthwise_convolutions_is_laid_out_channels_last_on_a_cpu():
+    x, depthwise, dense = (
+        torch.randn(2, 16, 8, 8),
+        torch.randn(16, 1, 3, 3),
+        torch.randn(8, 16, 3, 3),
+    )
+
+    def function(call, x, first, second):
+        each = ([1, 1], [1, 1], [1, 1], False, [0, 0], 16)
+        hidden = call(aten.relu.default, call(aten.convolution.default, x, first, None, *each))
+        return [call(aten.convolution.default, hidden, second, None, *WHOLE)]
+
+    program = planned_for_the_cpu(function, x, depthwise, dense)
+    calls = [step for step in program.schedule.steps if isinstance(step, OperatorCall)]
+    assert [is_channels_last(call.args[0]) for call in calls] == [True, True]
+    assert not is_channels_last(calls[1].args[1])  # filters as they come
+    assert not is_channels_last(program.graph.outputs[0])
+    (result,) = run_program(program, [x, depthwise, dense])
+    hidden = torch.relu(
+        aten.convolution(x, depthwise, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 16)
+    )
+    torch.testing.assert_close(
+        result, aten.convolution(hidden, dense, None, *WHOLE), atol=1e-4, rtol=1e-4
+    )
+
+
+def test_other_convolutions_on_a_cpu_keep_the_callers_layout():
+    x, weight = torch.randn(2, 4, 8, 8), torch.randn(4, 4, 3, 3)
+    program = planned_for_the_cpu(two_convolutions, x, weight, weight)
+    calls = [step for step in program.schedule.steps if isinstance(step, OperatorCall)]
+    assert not any(is_channels_last(call.args[0]) for call in calls)

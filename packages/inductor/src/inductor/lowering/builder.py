@@ -66,6 +66,8 @@ class Builder:
         """What was copied into the layout that an operator wants; see `inductor.lowering.layouts`."""
         self.cleared: set[str] = set()
         """Buffers whose rows' ends, there only for alignment, hold zeros."""
+        self.depthwise = False
+        """Whether a convolution of the graph has a filter of its own for each channel."""
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Node] = []
         self.fact: Any = None

@@ -1,7 +1,9 @@
-"""Which layout a result is stored in, where the graph's caller can't see it: channels last on a GPU.
+"""Which layout a result is stored in, where the graph's caller can't see it: channels last for convolutions.
 
 The tensor cores want the channels of an image side by side. A convolution of half types on a GPU therefore takes and
-gives channels-last images whatever eager would, and what is computed from such an image, element by element or window
+gives channels-last images whatever eager would. On a CPU a depthwise convolution is several times faster that way and
+other float32 ones are about as fast, but for the copies of large filters: there a graph with depthwise convolutions is
+laid out so. What is computed from such an image, element by element or window
 by window, is stored likewise (`carried`), so that a network changes layout once, where it begins. Results that the
 caller sees keep eager's strides; saved tensors are nobody's but the backward graph's.
 """
@@ -70,7 +72,9 @@ def carried(builder: Builder, fact: Any, operands: Any) -> Any:
         return tuple(carried(builder, item, operands) for item in fact)
     if not isinstance(fact, TensorFact) or len(fact.shape) not in IMAGE_RANKS:
         return fact
-    if not builder.on_gpu(fact.device) or fact.stride != contiguous_stride(fact.shape):
+    if not (builder.on_gpu(fact.device) or builder.depthwise) or fact.stride != contiguous_stride(
+        fact.shape
+    ):
         return fact
     if any(len(x.shape) == len(fact.shape) and is_channels_last(x) for x in _values(operands)):
         return replace(fact, stride=channels_last(fact.shape))
@@ -101,8 +105,6 @@ def in_layout(builder: Builder, value: Value, stride: Sequence[Size]) -> Value:
 
 def wants_channels_last(builder: Builder, fact: TensorFact) -> bool:
     """Whether convolutions of such images run faster that way."""
-    return (
-        len(fact.shape) in IMAGE_RANKS
-        and fact.dtype in (torch.float16, torch.bfloat16)
-        and builder.on_gpu(fact.device)
-    )
+    if not builder.on_gpu(fact.device):
+        return builder.depthwise and fact.dtype == torch.float32 and len(fact.shape) == 4
+    return len(fact.shape) in IMAGE_RANKS and fact.dtype in (torch.float16, torch.bfloat16)

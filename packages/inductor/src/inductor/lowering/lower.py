@@ -69,6 +69,7 @@ class _GraphBuilder(Builder):
         super().__init__(round_halves=round_halves, for_gpu=for_gpu)
         self._facts = facts
         self.node: Node | None = None
+        self.depthwise = any(_is_depthwise(node, facts) for node in facts)
 
     def argument_fact(self, position: int) -> TensorFact:
         """What the graph promises of the current node's argument `position`."""
@@ -76,6 +77,21 @@ class _GraphBuilder(Builder):
         fact = self._facts[self.node.args[position]]
         assert isinstance(fact, TensorFact)
         return fact
+
+
+aten = torch.ops.aten
+
+
+def _is_depthwise(node: Node, facts: Mapping[Node, Any]) -> bool:
+    """Whether a node is a convolution, or the gradient of one, with a filter of its own for each channel."""
+    if node.target is aten.convolution.default:
+        weight, groups = node.args[1], node.args[8]
+    elif node.target is aten.convolution_backward.default:
+        weight, groups = node.args[2], node.args[9]
+    else:
+        return False
+    fact = facts[weight] if isinstance(weight, torch.fx.Node) else None
+    return isinstance(fact, TensorFact) and groups != 1 and fact.shape[1] == 1
 
 
 def _uses(nodes: list[Node]) -> dict[Node, int]:

@@ -93,8 +93,17 @@ def _reduction_vector(body: LoopBody, outer: Sequence[Symbol], inner: Sequence[S
         for operation in stage.operations
     )
     if across > along and across > 0 and not scans:
-        return Vector("outer", len(outer) - 1, COLUMN_BLOCK)
+        return Vector("outer", len(outer) - 1, _block(body.ranges[-1]))
     return Vector("inner", len(inner) - 1)
+
+
+def _block(columns: Size) -> int:
+    """How many columns are reduced side by side: a divisor, so that accumulators can stay in registers."""
+    if isinstance(columns, int):
+        for block in range(COLUMN_BLOCK, 8, -8):
+            if columns % block == 0:
+                return block
+    return COLUMN_BLOCK
 
 
 def _tile(body: LoopBody, outer: Sequence[Symbol], buffers: Mapping[str, Buffer]) -> Tile | None:

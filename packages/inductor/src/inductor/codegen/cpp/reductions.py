@@ -167,6 +167,9 @@ class Accumulator:
                 return [f"{self.name}_t[j] = {value}; {self.name}_s += {value};"]
             case "welford_combine":
                 return [self._chan(lane, *values)]
+            case "deviation":
+                gap = f"const {self.c_type} {self.name}_d = {value} - {self.name}_m{lane};"
+                return [gap, f"{self.name}_s{lane} += {self.name}_d * {self.name}_d;"]
             case "any" if not lane:
                 return [f"{self.name}_b |= (u32)({value} != 0);"]
             case "all" if not lane:
@@ -303,17 +306,19 @@ class Accumulator:
         return f"{self.name}_ri" if self.kind in {"argmax", "argmin"} else f"{self.name}_r"
 
     # ---- a block of outer points
-    def declare_lanes(self, block: int, *, spread: bool = False) -> list[str]:
-        """Rows of running values before the sweep; `spread`: lane j starts at reduction point j."""
+    def declare_lanes(self, block: int, *, spread: bool = False, wide: bool = False) -> list[str]:
+        """Rows of running values before the sweep.
+
+        `spread`: lane j starts at reduction point j. `wide`: means and deviations in double, as eager keeps them.
+        """
         align = "__attribute__((aligned(64)))"
         fill = f"for (i64 j = 0; j < {block}; j++)"
         match self.kind:
             case "welford":
-                lines = [
-                    f"{self.c_type} {self.name}_0[{block}] {align}, {self.name}_1[{block}] {align};"
-                ]
+                kind = "f64" if wide else self.c_type
+                lines = [f"{kind} {self.name}_0[{block}] {align}, {self.name}_1[{block}] {align};"]
                 lines.append(f"{fill} {self.name}_0[j] = {self.name}_1[j] = 0;")
-                lines.append(f"{self.c_type} {self.name}_2 = 0;")
+                lines.append(f"{kind} {self.name}_2 = 0;")
                 return lines
             case "welford_combine":
                 names = ", ".join(f"{self.name}_{k}[{block}] {align}" for k in range(3))
@@ -337,6 +342,46 @@ class Accumulator:
         if self.kind == "welford":
             return [f"{self.name}_2 += 1; const {self.c_type} {self.name}_r = 1 / {self.name}_2;"]
         return []
+
+    # ---- a block of outer points, the sweep in chunks
+    @property
+    def chunked(self) -> bool:
+        """Whether long chains of additions would lose digits."""
+        sums = self.kind == "sum" and self.dtype.is_floating_point
+        return self.operation == "reduce" and (sums or self.kind == "welford")
+
+    def column_sum(self) -> Accumulator:
+        """The accumulator of a chunk's sums."""
+        return replace(self, kind="sum", name=f"{self.name}_s")
+
+    def column_deviation(self) -> Accumulator:
+        """The accumulator of squared deviations from the chunk's mean."""
+        return replace(self, kind="deviation")
+
+    def column_mean(self, block: int) -> list[str]:
+        """The chunk's means, and its sums back at zero."""
+        name = self.name
+        mean = f"{name}_m[j] = {name}_s[j] / ({self.c_type})(e - c); {name}_s[j] = 0;"
+        return [
+            f"{self.c_type} {name}_m[{block}] __attribute__((aligned(64)));",
+            f"for (i64 j = 0; j < {block}; j++) {{ {mean} }}",
+        ]
+
+    def column_merge(self, block: int) -> list[str]:
+        """Merge a chunk into the running rows."""
+        name, each = self.name, f"for (i64 j = 0; j < {block}; j++)"
+        if self.kind == "sum":
+            return [f"{each} {name}[j] += {name}_s[j];"]
+        count = "(f64)(e - c)"
+        merged = (
+            f"const f64 d_ = {name}_m[j] - {name}_0[j]; "
+            f"{name}_1[j] += {name}_s[j] + d_ * d_ * {name}_2 * {name}_w; {name}_0[j] += d_ * {name}_w;"
+        )
+        return [
+            f"const f64 {name}_w = {count} / ({name}_2 + {count});",
+            f"{each} {{ {merged} }}",
+            f"{name}_2 += {count};",
+        ]
 
     def finish_lanes(self, block: int) -> list[str]:
         """After the sweep, for rows."""

@@ -28,6 +28,7 @@ _CHUNK = 1024
 _LANES = 64
 _FLUSH = 1 << 14
 _WIDE = 64
+_CHUNK_ROWS = 64
 _LIGHT = 6
 """Work at a point below which a sweep waits for its additions, not for its arithmetic."""
 _DIVISIBLE = frozenset({"sum", "prod", "max", "min", "any", "all"})
@@ -454,22 +455,20 @@ class SweepPrinter(EntryPrinter):
             for p in positions
             if self.operations[p].name in {"reduce", "scan"}
         }
+        deep = self._deep(positions, reductions)
         for accumulator in reductions.values():
-            for text in accumulator.declare_lanes(self.block):
+            for text in accumulator.declare_lanes(self.block, wide=deep):
                 self.line(text)
-        for k, extent in enumerate(ranges):
-            self.line(f"for (i64 r{k} = 0; r{k} < {self.index(extent)}; r{k}++) {{")
-            self.depth += 1
-        before, within = self.split(positions, self.outer[-1])
-        for position in before:
-            self.emit(position)
-        for accumulator in reductions.values():
-            for text in accumulator.step():
-                self.line(text)
-        self._lanes(within, reductions, crossing)
-        for _ in ranges:
-            self.depth -= 1
-            self.line("}")
+        if deep:
+            self._column_chunks(positions, reductions, crossing)
+        else:
+            for k, extent in enumerate(ranges):
+                self.line(f"for (i64 r{k} = 0; r{k} < {self.index(extent)}; r{k}++) {{")
+                self.depth += 1
+            self._column_points(positions, reductions, crossing)
+            for _ in ranges:
+                self.depth -= 1
+                self.line("}")
         for position, accumulator in reductions.items():
             if accumulator.operation == "reduce":
                 for text in accumulator.finish_lanes(self.block):
@@ -477,3 +476,64 @@ class SweepPrinter(EntryPrinter):
                 self.values[position] = Value(
                     f"{accumulator.result}[j]", self.operations[position].dtype
                 )
+
+    def _column_points(
+        self, positions: list[int], reductions: dict[int, Accumulator], crossing: list[int]
+    ) -> None:
+        """What happens at one reduction point for the points of a block."""
+        before, within = self.split(positions, self.outer[-1])
+        for position in before:
+            self.emit(position)
+        for accumulator in reductions.values():
+            for text in accumulator.step():
+                self.line(text)
+        self._lanes(within, reductions, crossing)
+
+    def _deep(self, positions: list[int], reductions: dict[int, Accumulator]) -> bool:
+        """Whether chains of additions are long enough to be cut into chunks."""
+        if not any(accumulator.chunked for accumulator in reductions.values()):
+            return False
+        extent = self.kernel.body.reduction_ranges[-1]
+        if isinstance(extent, int) and extent <= _CHUNK_ROWS // 2:
+            return False
+        repeated = [self.operations[position].name for position in positions]
+        return not {"store", "accumulate", "scan", "indirect"} & set(repeated)
+
+    def _column_chunks(
+        self, positions: list[int], reductions: dict[int, Accumulator], crossing: list[int]
+    ) -> None:
+        """The sweep in chunks of rows that fit the first cache.
+
+        A chunk's sums are added up by themselves; its squared deviations are taken from its own mean, in a second
+        walk over the chunk, and merged with those of the chunks before.
+        """
+        ranges = self.kernel.body.reduction_ranges
+        last, extent = len(ranges) - 1, self.index(ranges[-1])
+        for k in range(last):
+            self.line(f"for (i64 r{k} = 0; r{k} < {self.index(ranges[k])}; r{k}++) {{")
+            self.depth += 1
+        with self.block_of(f"for (i64 c = 0; c < {extent}; c += {_CHUNK_ROWS}l)"):
+            self.line(f"const i64 e = ci_minimum<i64>(c + {_CHUNK_ROWS}l, {extent});")
+            cut = {p: a for p, a in reductions.items() if a.chunked}
+            sums = {p: a.column_sum() for p, a in cut.items()}
+            for accumulator in sums.values():
+                for text in accumulator.declare_lanes(self.block):
+                    self.line(text)
+            loop = f"for (i64 r{last} = c; r{last} < e; r{last}++)"
+            with self.block_of(loop):
+                self._column_points(positions, {**reductions, **sums}, crossing)
+            spread = {p: a for p, a in cut.items() if a.kind == "welford"}
+            for accumulator in spread.values():
+                for text in accumulator.column_mean(self.block):
+                    self.line(text)
+            if spread:
+                kept = [p for p in positions if p in spread or p not in reductions]
+                with self.block_of(loop):
+                    around = {p: a.column_deviation() for p, a in spread.items()}
+                    self._column_points(kept, around, crossing)
+            for accumulator in cut.values():
+                for text in accumulator.column_merge(self.block):
+                    self.line(text)
+        for _ in range(last):
+            self.depth -= 1
+            self.line("}")
