@@ -76,3 +76,55 @@ def test_the_gradient_of_a_loss_sweeps_each_row_once(compare):
         return one_hot - lost.exp() * one_hot.sum(-1, keepdim=True)
 
     compare(gradient, X, TARGET, torch.tensor(0.25))
+
+
+def rows_into(table, index, rows):
+    gradient = torch.ops.aten.embedding_dense_backward(rows, index, table.shape[0], -1, False)
+    return table + gradient
+
+
+WEIGHT = torch.randn(50, 8)
+ROWS = torch.randn(6, 8)
+PLACES = torch.tensor([3, 3, 49, 0, 7, 3])
+
+
+def stores_of_tables(program):
+    return [op for op in operations(program, "store") if op.buffer and op.attribute == "set"]
+
+
+def test_rows_are_scattered_into_the_product_that_they_are_added_to(compare):
+    def tied(x, y, index, rows):
+        return rows_into(x.t() @ y, index, rows)
+
+    x, y = torch.randn(4, 50), torch.randn(4, 8)
+    program = compare(tied, x, y, PLACES, ROWS, tolerance=1e-5)
+    assert not stores_of_tables(program)  # neither zeros nor a sum
+    assert [op.attribute for op in operations(program, "store")] == ["add"]
+
+
+def test_rows_of_two_tables_are_scattered_into_one(compare):
+    def tied(x, y, index, rows, more):
+        return rows_into(rows_into(x.t() @ y, index, rows), index.flip(0), more)
+
+    x, y = torch.randn(4, 50), torch.randn(4, 8)
+    program = compare(tied, x, y, PLACES, ROWS, ROWS * 2, tolerance=1e-5)
+    assert not stores_of_tables(program)
+
+
+def test_what_others_read_is_not_scattered_into(compare):
+    program = compare(rows_into, WEIGHT, PLACES, ROWS, tolerance=1e-5)
+    assert len(stores_of_tables(program)) == 1  # an input: copied, not summed
+
+    def twice(x, y, index, rows):
+        product = x.t() @ y
+        return rows_into(product, index, rows), product.exp()
+
+    x, y = torch.randn(4, 50), torch.randn(4, 8)
+    compare(twice, x, y, PLACES, ROWS, tolerance=1e-5)
+    compare(lambda w, i, r: rows_into(w.exp(), i, r) + rows_into(w, i, r), WEIGHT, PLACES, ROWS)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_scattered_sums_of_other_types(compare, dtype):
+    tolerance = 1e-2 if dtype is torch.bfloat16 else None
+    compare(rows_into, WEIGHT.to(dtype), PLACES, ROWS.to(dtype), tolerance=tolerance)

@@ -16,6 +16,7 @@ from inductor.schedule.kernels import make_kernel
 from inductor.schedule.memory import plan_memory, with_reuses
 from inductor.schedule.merge import merge
 from inductor.schedule.one_hot import shorten_one_hot_sums
+from inductor.schedule.scatter_sums import scatter_into_sums
 from inductor.schedule.simplify import simplify_loops
 from inductor.schedule.split import split_kernels
 
@@ -33,7 +34,7 @@ def build(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Progra
     `for_gpu` makes kernels of the CPU as a GPU would get them.
     """
     if fusing:
-        graph = inline_gathers(graph)
+        graph = scatter_into_sums(inline_gathers(graph))
     fusion = fuse(graph, fusing=fusing, for_gpu=for_gpu)
     items = ordered(fusion)
     readers: dict[str, set[int]] = {}
