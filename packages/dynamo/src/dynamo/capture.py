@@ -167,6 +167,7 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
             except Exception as error:
                 raise UserError from error
         locks.require_released(machine)
+        _require_counters(session)
         grad_after = torch.is_grad_enabled()
         with torch._C.DisableTorchFunction():
             if stop is None:
@@ -296,6 +297,16 @@ def _require_watched(machine: Machine, outputs: list[Any]) -> None:
                 f"{name} may raise at run time inside a try block",
             )
             raise Restart
+
+
+def _require_counters(session: Session) -> None:
+    """A number that the call itself changes can't be a constant: the next call would find another."""
+    sizes = session.recorder.sizes
+    if sizes is None or not sizes.specialised:
+        return
+    changed = {source for source in session.changed_numbers() if source in sizes.specialised}
+    if changed and sizes.history.counts(changed):
+        raise Restart
 
 
 def _again(request: Request, emitter: Emitter) -> str:

@@ -38,7 +38,7 @@ from primtorch.symbolic import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from dynamo.emit.reconstruct import Emitter
     from dynamo.graph.recorder import Recorder
@@ -77,11 +77,12 @@ _FUNCTIONS: dict[str, Any] = {
 class History:
     """What sources held when a code object was captured before."""
 
-    __slots__ = ("dynamic", "former", "seen")
+    __slots__ = ("counters", "dynamic", "former", "seen")
 
     def __init__(self) -> None:
         self.seen: dict[Source, Any] = {}
         self.dynamic: set[Source] = set()
+        self.counters: set[Source] = set()  # numbers that a call itself changes
         self.former: set[int] = set()
 
     def changed(self, source: Source, value: Any) -> bool:
@@ -102,6 +103,13 @@ class History:
                 self.former.add(before)
             return True
         return False
+
+    def counts(self, sources: Iterable[Source]) -> bool:
+        """The call changes these numbers: dynamic from now on. Whether that is news of one of them."""
+        news = set(sources) - self.counters
+        self.counters |= news
+        self.dynamic |= news
+        return bool(news)
 
 
 class _Environment(SizeEnvironment):
@@ -137,6 +145,7 @@ class Sizes:
         self.values: dict[str, Any] = {}
         self.hints: dict[str, Any] = {}
         self.guards: list[Guard] = []
+        self.specialised: set[Source] = set()  # numbers that this capture takes for constants
         self.marked: dict[Source, tuple[int | None, int | None]] = {}
         self._nodes: dict[str, torch.fx.Node] = {}
         self._strides: dict[Any, Source] = {}
@@ -151,6 +160,7 @@ class Sizes:
             return None, ()
         sizes: list[Any] = list(tensor.shape)
         dynamic: list[int] = []
+        together = self._changed_together(source, tensor, {*marked, *fixed})
         for dimension, size in enumerate(tensor.shape):
             place = SizeSource(source, dimension)
             if dimension in marked:
@@ -158,7 +168,7 @@ class Sizes:
             elif dimension in fixed or self.dynamic is False:
                 continue
             else:
-                changed = self.history.changed(place, size)
+                changed = together or self.history.changed(place, size)
                 symbolic = (changed or self.dynamic is True) and size > 1
             if symbolic:
                 limits = _range(tensor, dimension)
@@ -167,6 +177,32 @@ class Sizes:
                     self.marked[place] = limits
                 dynamic.append(dimension)
         return (sizes, tuple(dynamic)) if dynamic else (None, ())
+
+    def _changed_together(self, source: Source, tensor: torch.Tensor, spoken_for: set[int]) -> bool:
+        """Whether all sizes of an argument are taken for dynamic because one of them changed.
+
+        So it is with indices and masks of several dimensions, text in batches: both sizes change, and
+        nothing is made faster by keeping one. Of other tensors each dimension is taken by itself:
+        channels of images stay what they are.
+        """
+        if (
+            self.dynamic is False
+            or tensor.dim() < 2
+            or tensor.dtype.is_floating_point
+            or tensor.dtype.is_complex
+            or not _is_argument(source)
+        ):
+            return False
+        places = [
+            (SizeSource(source, dimension), size)
+            for dimension, size in enumerate(tensor.shape)
+            if dimension not in spoken_for
+        ]
+        changed = [self.history.changed(place, size) for place, size in places]
+        if not any(changed):
+            return False
+        self.history.dynamic.update(place for place, _ in places)
+        return True
 
     def guard_strides(
         self, source: Source, tensor: torch.Tensor, strides: Sequence[int | Expression]
@@ -191,7 +227,11 @@ class Sizes:
             return None
         changed = self.history.changed(source, value)
         if type(value) is int:
-            if not (changed or (self.dynamic is True and _is_argument(source))) or value in (0, 1):
+            counts = source in self.history.counters
+            if not counts and (
+                not (changed or (self.dynamic is True and _is_argument(source))) or value in (0, 1)
+            ):
+                self.specialised.add(source)
                 return None
             return self._size(source, value, (None, None))
         if not changed or not math.isfinite(value):

@@ -27,6 +27,8 @@ from dynamo.values.wrap import guard_new_object, wrap
 from primtorch.serial import is_trusted_module
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dynamo.graph.recorder import Recorder
     from dynamo.machine.frame import Frame
 
@@ -218,6 +220,22 @@ class Session:
             changed.append((source, now))
         return changed
 
+    def changed_numbers(self) -> Iterator[Source]:
+        """Where the program has stored an int other than the one that was there."""
+        for shadow in self.shadows.values():
+            if isinstance(shadow.copy, dict) and shadow.contents_changed:
+                before = shadow.snapshot
+                for key, held in zip(before[::2], before[1::2], strict=True):
+                    now = dict.get(shadow.copy, key)
+                    if type(held) is Lazy and _other_int(held.original, now):
+                        yield held.source
+        for (_, name), (names, value) in self.global_writes.items():
+            if _other_int(names.get(name), value):
+                yield self.global_source(names, name)
+        for source, contents in self.changed_cells():
+            if type(contents) is int:
+                yield AttributeSource(source, "cell_contents")
+
     def defaults_of(self, function: types.FunctionType) -> tuple[Any, ...]:
         """The default values of a function's positional arguments."""
         defaults = function.__defaults__ or ()
@@ -368,6 +386,10 @@ class Session:
     def refuse(self, what: str) -> GraphBreak:
         """A value that cannot be followed."""
         return GraphBreak(BreakReason.UNSUPPORTED_VALUE, what)
+
+
+def _other_int(before: Any, now: Any) -> bool:
+    return type(before) is int and type(now) is int and before != now
 
 
 def _contents(cell: types.CellType) -> Any:
