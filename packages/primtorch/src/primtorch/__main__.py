@@ -6,7 +6,9 @@ import argparse
 import sys
 
 from primtorch.coverage import Status, coverage_report
+from primtorch.meanings import DERIVATIVES, MEANINGS
 from primtorch.prims import FAMILIES
+from primtorch.registry import overload
 
 
 def _prims_page() -> str:
@@ -17,6 +19,8 @@ def _prims_page() -> str:
         "Made by `python -m primtorch prims`; don't edit.",
         "",
         "Every other operator is written in these. A name without a dot is the `default` overload of `aten`.",
+        "The rules of a family hold for each of its operators. What they compute is said in short: eager's",
+        "operator of that name is the specification. x and y are the operands in order, f the result.",
     ]
     for family in FAMILIES:
         lines += [
@@ -27,9 +31,21 @@ def _prims_page() -> str:
             f"- dtype: {family.dtype}",
             f"- derivative: {family.derivative}",
             "",
-            ", ".join(f"`{name}`" for name in family.operators),
+            "| prim | arguments | meaning | derivative |",
+            "|---|---|---|---|",
+            *map(_prim_row, family.operators),
         ]
     return "\n".join(lines) + "\n"
+
+
+def _prim_row(name: str) -> str:
+    """One prim: its arguments as the schema has them, what it computes, the formula of its derivative."""
+    operator = overload(name if name.startswith("primtorch.") else f"aten.{name}")
+    arguments = ""
+    if operator is not None:
+        arguments = ", ".join(argument.name for argument in operator._schema.arguments)
+    formulas = "; ".join(f"`{text}`" for text in DERIVATIVES.get(name, ()))
+    return f"| `{name}` | {arguments} | {MEANINGS[name]} | {formulas} |"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -23,8 +23,8 @@ Number = int | float | complex
 
 
 def _blend(self: Tensor, product: Tensor, beta: Number, alpha: Number) -> Tensor:
-    """beta * self + alpha * product; half types are summed in float32 and rounded once."""
-    result = product.dtype
+    """beta * self + alpha * product in the addend's dtype; half types are summed in float32 and rounded once."""
+    result = self.dtype
     if not (result.is_floating_point or result.is_complex):
         beta, alpha = int(beta.real), int(alpha.real)
     computation = computation_dtype(result)
@@ -61,7 +61,7 @@ def baddbmm(
 ) -> Tensor:
     """beta * self + alpha * batch1 @ batch2, matrix by matrix."""
     _same_dtype("baddbmm", batch1, batch2, self)
-    return _blend(self, aten.bmm.default(batch1, batch2), beta, alpha)
+    return _blend(self, aten.bmm.default(*_widened(batch1, batch2)), beta, alpha)
 
 
 @decomposes(aten.addbmm.default)
@@ -80,7 +80,12 @@ def addbmm(
         )
     left = reshaped(aten.permute.default(batch1, [1, 0, 2]), [rows, batch * inner])
     right = reshaped(batch2, [batch * inner, batch2.shape[2]])
-    return _blend(self, aten.mm.default(left, right), beta, alpha)
+    return _blend(self, aten.mm.default(*_widened(left, right)), beta, alpha)
+
+
+def _widened(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Half types in float32: eager's kernels round only what they add to the addend."""
+    return cast(left, computation_dtype(left.dtype)), cast(right, computation_dtype(right.dtype))
 
 
 @decomposes(aten.mv.default)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from primtorch.fake.meta import TensorMeta
+from primtorch.promotion import promote_dtypes
 from primtorch.symbolic import Expression, Real, RealSymbol
 
 if TYPE_CHECKING:
@@ -74,18 +75,13 @@ def result_dtype(operands: Iterable[Any]) -> torch.dtype:
                 continue
             group, dtype = 2, number
         known = groups[group]
-        groups[group] = dtype if known is None or known is dtype else _promote(known, dtype)
+        groups[group] = dtype if known is None or known is dtype else promote_dtypes(known, dtype)
     dimensioned, scalar, number = groups
     if scalar is None and number is None and dimensioned is not None:
         return dimensioned
     combined = _combine(_combine(dimensioned, scalar), number)
     assert combined is not None
     return combined
-
-
-@lru_cache(1024)
-def _promote(left: torch.dtype, right: torch.dtype) -> torch.dtype:
-    return torch.promote_types(left, right)
 
 
 @lru_cache(1024)
@@ -97,5 +93,5 @@ def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dty
     if higher.is_floating_point:
         return complex_of(higher) if lower.is_complex else higher
     if higher is torch.bool or lower.is_floating_point or lower.is_complex:
-        return _promote(higher, lower)
+        return promote_dtypes(higher, lower)
     return higher
