@@ -244,6 +244,36 @@ def models(session: nox.Session) -> None:
 
 
 @nox.session
+def operator_database(session: nox.Session) -> None:
+    """Every decomposition against eager over torch's operator database; minutes a core.
+
+    The report, `complete_run.json`, is committed beside the script.
+    """
+    _prepare(session, *_declared("primtorch"))
+    script = "packages/primtorch/tests/operator_database/run.py"
+    parts = REPORTS / "operator_database"
+    parts.mkdir(parents=True, exist_ok=True)
+    names = [str(parts / name) for name in ("pairs.json", "errors.json")]
+    codes = [0, 1]  # the merged report says what failed
+    session.run("python", script, "--json", names[0], *session.posargs, success_codes=codes)
+    session.run("python", script, "--errors", "--json", names[1], success_codes=codes)
+    target = str(Path(script).with_name("complete_run.json"))
+    session.run("python", script, "--merge", *names, "--json", target)
+
+
+@nox.session
+def conformance(session: nox.Session) -> None:
+    """`check_backend` on our C++ and Triton generators and on torch's inductor; an hour a core."""
+    _prepare(session, *PACKAGES)
+    folder = Path("packages/compile_api/tests/conformance")
+    for generator, samples in (("cpp", 5), ("triton", 3), ("torch", 1)):
+        session.run(
+            "python", str(folder / "run.py"), generator, "--samples", str(samples),
+            "--json", str(folder / f"complete_{generator}.json"), *session.posargs,
+        )  # fmt: skip
+
+
+@nox.session
 def quick_models(session: nox.Session) -> None:
     """Twelve of those models, inference and training, without times; minutes."""
     _prepare(session, *PACKAGES)

@@ -1,9 +1,11 @@
 """Compare every decomposition with eager over torch.testing's operator database.
 
     python run.py [--shard 1/4] [--table prims] [--operator NAME] [--dtype float32] [--samples 10] [--json FILE]
+    python run.py --merge 1.json 2.json ... --json complete_run.json
 
 For each operator, dtype and sample: values, dtype, shape, stride; for floating dtypes gradients too; and the error
-type over the database's error inputs. A (operator, dtype) pair fails if any of its samples does. `known_failures.json`
+type over the database's error inputs (`--errors`). What each decomposition returns is compared with its operator's
+shape rule as well. A (operator, dtype) pair fails if any of its samples does. `known_failures.json`
 lists the pairs that are permitted to fail, with the cause; a pair there that passes is reported, so that the list
 only shrinks. Exit status 1 if a pair fails that isn't listed.
 """
@@ -156,6 +158,7 @@ class Remains(Counter):
     def __init__(self):
         super().__init__()
         self.reached = {}
+        self.gradients = 0  # how many samples' gradients were compared
 
     def add(self, mode):
         self.update(mode.leaves)
@@ -163,9 +166,8 @@ class Remains(Counter):
             self.reached.setdefault(operator, set()).update(left)
 
     def in_prims(self):
-        """The operators that were called and of which only prims remained, and the others."""
-        yes = {op for op, left in self.reached.items() if all(map(reduces_to_prim, left))}
-        return yes, set(self.reached) - yes
+        """The operators that were called and of which only prims remained."""
+        return {op for op, left in self.reached.items() if all(map(reduces_to_prim, left))}
 
 
 def run_sample(info, sample, table, dtype, leaves, fakes=None):
@@ -226,6 +228,7 @@ def run_sample(info, sample, table, dtype, leaves, fakes=None):
         return f"gradient raised {type(error).__name__}: {str(error)[:200]}"
     if on_fakes:
         return on_fakes[0]
+    leaves.gradients += any(tensor is not None for tensor in expected_gradients)
     message = differences(expected_gradients, found_gradients, random=False)
     return f"gradient {message}" if message else ""
 
@@ -285,6 +288,41 @@ def reduces_to_prim(operator):
     return is_prim(functional) or functional in registered()
 
 
+def merged(reports):
+    """One report of several shards'; those of `--errors` give the line about errors."""
+    errors = [report for report in reports if report["errors"]]
+    shards = [report for report in reports if not report["errors"]]
+    failed = {key: texts for report in shards for key, texts in report["failed"].items()}
+    left = {}
+    for report in shards:
+        for operator, remains in report["reached"].items():
+            left.setdefault(operator, set()).update(remains)
+    open_ = {op: sorted(remains) for op, remains in sorted(left.items()) if remains}
+    leaves = Counter()
+    for report in shards:
+        leaves.update(report["leaves"])
+    return {
+        "table": shards[0]["table"],
+        "torch": shards[0]["torch"],
+        "dtypes": list(DTYPES),
+        "samples": shards[0]["samples"],
+        "checked": "values, dtypes, shapes, strides, gradients against autograd's, shape rules",
+        "operators": sum(report["operators"] for report in shards),
+        "pairs": sum(report["pairs"] for report in shards),
+        "pairs with gradients": sum(report["pairs with gradients"] for report in shards),
+        "failed": dict(sorted(failed.items())),
+        "unexpected": sorted(key for report in reports for key in report["unexpected"]),
+        "operators with error inputs": sum(report["pairs"] for report in errors),
+        "errors that differ": {k: v for report in errors for k, v in report["failed"].items()},
+        "overloads reached": len(left),
+        "of which reduce to prims": len(left) - len(open_),
+        "share that reduces to prims": round(1 - len(open_) / max(len(left), 1), 4),
+        "overloads that don't reduce": open_,
+        "leaves": dict(leaves.most_common()),
+        "seconds": round(sum(report["seconds"] for report in reports), 1),
+    }
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--shard", default="1/1", help="k/n: every n-th operator, from the k-th")
@@ -298,19 +336,26 @@ def main(arguments=None):
     )
     parser.add_argument("--errors", action="store_true", help="only what is refused, and how")
     parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--merge", type=Path, nargs="+", help="reports of shards, to make one of")
     options = parser.parse_args(arguments)
+    if options.merge:
+        report = merged([json.loads(path.read_text()) for path in options.merge])
+        options.json.write_text(json.dumps(report, indent=1) + "\n")
+        print({key: value for key, value in report.items() if not isinstance(value, dict)})
+        return 1 if report["unexpected"] else 0
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     part, parts = map(int, options.shard.split("/"))
     table = decomposition_table(options.table).verified()
     known = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
     leaves = Remains()
-    pairs, failed, started = 0, {}, time.monotonic()
+    pairs, operators, with_gradients, failed, started = 0, 0, 0, {}, time.monotonic()
     for number, info in enumerate(op_db):
         if number % parts != part - 1 or (
             options.operator and full_name(info) not in options.operator
         ):
             continue
+        operators += 1
         if options.errors:
             failures = run_errors(info, table)
             pairs += info.error_inputs_func is not None
@@ -324,8 +369,10 @@ def main(arguments=None):
                 options.dtype and name not in options.dtype
             ):
                 continue
+            compared = leaves.gradients
             failures, count = run_pair(info, dtype, table, options.samples, leaves, options.fakes)
             pairs += bool(count)
+            with_gradients += leaves.gradients > compared
             if failures:
                 key = f"{full_name(info)} {name}"
                 failed[key] = failures
@@ -333,20 +380,24 @@ def main(arguments=None):
                     print(f"{'known ' if key in known else ''}{key}: {failures[0]}", flush=True)
     unexpected = sorted(set(failed) - set(known))
     reached = {str(op) for op in leaves}
-    in_prims, others = leaves.in_prims()
+    in_prims = leaves.in_prims()
     report = {
         "table": options.table,
         "shard": options.shard,
         "torch": torch.__version__,
+        "errors": options.errors,
+        "samples": options.samples,
+        "operators": operators,
         "pairs": pairs,
+        "pairs with gradients": with_gradients,
         "failed": failed,
         "unexpected": unexpected,
         "overloads reached": len(leaves.reached),
         "of which reduce to prims": len(in_prims),
         "share that reduces to prims": round(len(in_prims) / max(len(leaves.reached), 1), 4),
-        "overloads that don't reduce": {
-            str(op): sorted(str(left) for left in leaves.reached[op] if not reduces_to_prim(left))
-            for op in sorted(others, key=str)
+        "reached": {
+            str(op): sorted(str(o) for o in left if not reduces_to_prim(o))
+            for op, left in leaves.reached.items()
         },
         "leaves": {str(op): n for op, n in leaves.most_common()},
         "leaves that are no prims": sorted(str(op) for op in leaves if not reduces_to_prim(op)),
