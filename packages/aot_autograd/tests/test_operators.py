@@ -66,6 +66,13 @@ def test_an_out_tensor_that_eager_refuses_is_refused_while_tracing(write, make):
         traced(write, torch.arange(3.0), make())
 
 
+def test_a_product_may_be_added_to_its_out_tensor(agree):
+    agree(
+        lambda x, o: torch.addmm(o, x, x, out=o),
+        lambda: [torch.arange(9.0).view(3, 3), torch.ones(3, 3)],
+    )
+
+
 def test_an_out_tensor_of_a_wider_dtype_is_cast_to(agree):
     agree(
         lambda x, o: torch.add(x, 1, out=o),

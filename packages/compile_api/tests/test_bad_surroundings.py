@@ -63,6 +63,100 @@ def test_a_compiler_that_fails_is_one_warning_and_eager_results(tmp_path):
     assert "set CXX to another one" in line
 
 
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("kill -SEGV $$", "was killed by signal 11"),
+        ("kill -KILL $$", "was killed by signal 9"),
+        ("echo broken >&2; exit 4", "failed with status 4"),
+        ("exit 0", "did not produce a library"),
+    ],
+)
+def test_a_compiler_that_dies_is_one_warning_and_eager_results(body, told, tmp_path):
+    compiler = tmp_path / "bad-g++"
+    compiler.write_text(f"#!/bin/sh\n{body}\n")
+    compiler.chmod(0o755)
+    warned = run(CXX=str(compiler), COMPILE_API_CACHE_DIR=str(tmp_path / "cache"))
+    assert told in warned.splitlines()[0]
+    assert warned.count("bad-g++") == 1
+
+
+def test_a_full_disk_is_one_warning_and_eager_results(tmp_path):
+    """No file may grow past 4 KB here: the compiler is killed as it writes, as by a quota or a full disk."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"
+    environment = {"COMPILE_API_CACHE_DIR": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", limit + PROGRAM],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+    assert done.stderr
+    assert not list(tmp_path.rglob("*.so"))
+
+
+FORKING = """
+import os
+import torch
+import compile_api
+
+torch.set_num_threads(2)
+
+def total(x):
+    return (x.sin() * 2).sum(-1)
+
+x = torch.linspace(-3, 3, 64 * 4096).reshape(64, 4096)
+expected, other = total(x), total(x) + x.amax(-1)  # before the fork: eager's own threads hang behind it
+compiled = compile_api.compile(total)
+torch.testing.assert_close(compiled(x), expected)
+child = os.fork()
+torch.testing.assert_close(compiled(x), expected)  # on both sides of the fork
+again = compile_api.compile(lambda x: total(x) + x.amax(-1))
+torch.testing.assert_close(again(x), other)
+if child == 0:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print("right")
+"""
+
+
+def test_a_program_that_forks_after_use_goes_on_on_both_sides(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING],
+        env={**os.environ, "COMPILE_API_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
+def test_processes_that_write_one_cache_at_once_are_all_right(tmp_path):
+    environment = {**os.environ, "COMPILE_API_CACHE_DIR": str(tmp_path)}
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    assert [process.communicate()[0] for process in running] == ["right\n"] * 2
+
+
+@pytest.mark.parametrize("damage", [b"", b"not a library", None], ids=["emptied", "foreign", "cut"])
+def test_a_damaged_cache_is_built_anew_without_a_word(damage, tmp_path):
+    assert run(COMPILE_API_CACHE_DIR=str(tmp_path)) == ""
+    libraries = list(tmp_path.rglob("*.so"))
+    assert libraries
+    for library in libraries:
+        content = library.read_bytes()
+        library.unlink()
+        library.write_bytes(content[:2000] if damage is None else damage)
+    assert run(COMPILE_API_CACHE_DIR=str(tmp_path)) == ""
+
+
 @pytest.mark.parametrize("broken", ["a file", "no permission"])
 def test_a_cache_directory_that_cannot_be_written_is_one_warning(broken, tmp_path):
     # /proc refuses new directories to everybody, root too

@@ -209,6 +209,9 @@ def _through_functional(
     return returned[0] if len(operator._schema.returns) == 1 else returned
 
 
+_ADDING = frozenset(("addmm", "baddbmm", "addbmm", "addmv", "addr"))
+
+
 def _check_out(
     context: RecordingContext, operator: OpOverload, tensor: Any, new: Any, args: tuple[Any, ...]
 ) -> None:
@@ -220,6 +223,8 @@ def _check_out(
     if not isinstance(tensor, FakeTensor) or not isinstance(new, FakeTensor):
         return
     reason = ""
+    # Products that add to their first operand may add in place.
+    others = args[1:] if operator._opname in _ADDING and args[0] is tensor else args
     if any(
         step == 0 and size != 1 for size, step in zip(tensor.shape, tensor.stride(), strict=True)
     ):
@@ -229,7 +234,7 @@ def _check_out(
             reason = f"its dtype is {tensor.dtype}, the result's {new.dtype}"
         elif any(
             isinstance(arg, FakeTensor) and arg.record.storage is tensor.record.storage
-            for arg in pytree.tree_leaves(args)
+            for arg in pytree.tree_leaves(others)
         ):
             reason = "it shares memory with an operand"
     elif not torch.can_cast(new.dtype, tensor.dtype):

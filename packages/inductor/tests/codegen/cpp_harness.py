@@ -2,6 +2,7 @@
 
 import ctypes
 import tempfile
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,7 +25,10 @@ from inductor.runtime.settings import BuildSettings
 @lru_cache(maxsize=1)
 def library():
     return KernelLibrary(
-        BuildSettings(cache_directory=Path(tempfile.mkdtemp(prefix="inductor-tests-")))
+        replace(
+            BuildSettings.from_environment(),
+            cache_directory=Path(tempfile.mkdtemp(prefix="inductor-tests-")),
+        )
     )
 
 

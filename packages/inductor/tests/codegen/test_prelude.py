@@ -1,6 +1,7 @@
 """The mathematics of `prelude.h` against double precision: at most 2 ulp, special values as IEEE 754 has them."""
 
 import ctypes
+from dataclasses import replace
 
 import pytest
 import torch
@@ -81,7 +82,11 @@ SPECIAL += [
 @pytest.fixture(scope="module")
 def functions(tmp_path_factory):
     library = KernelLibrary(
-        BuildSettings(cache_directory=tmp_path_factory.mktemp("cache"), kernels_per_unit=100)
+        replace(
+            BuildSettings.from_environment(),
+            cache_directory=tmp_path_factory.mktemp("cache"),
+            kernels_per_unit=100,
+        )
     )
     head = 'extern "C" int KERNEL(char *const *p, const i64 *s, i64 threads) {'
     loop = "\n#pragma omp simd\nfor (i64 i = 0; i < s[0]; i++) "

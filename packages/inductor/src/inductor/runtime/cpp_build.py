@@ -251,10 +251,14 @@ class KernelLibrary:
                 source, target = scratch / "unit.cpp", scratch / "unit.so"
                 source.write_text(text, encoding="utf-8")
                 _run(compiler.command(str(source), str(target)), self._settings.timeout, scratch)
+                if not target.exists():
+                    raise CompilerFailedError(
+                        Path(compiler.path).name, "did not produce a library", ""
+                    )
                 return cache.publish(key, target, names)
             except OSError as error:
                 raise BuildError(
-                    f"compiled kernels can't be written to {scratch}: {error}"
+                    f"compiled kernels can't be written to {cache.directory}: {error.strerror}"
                 ) from error
             finally:
                 shutil.rmtree(scratch, ignore_errors=True)

@@ -1,0 +1,48 @@
+"""The same kernels by clang, where one is installed: g++ is what the other tests use."""
+
+import shutil
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from inductor import InductorOptions, compile_fx
+
+pytestmark = [
+    pytest.mark.cxx,
+    pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed"),
+]
+
+X = torch.linspace(-3, 3, 96 * 40).reshape(96, 40)
+PROGRAMS = {
+    "pointwise": (lambda x: F.gelu(x) * torch.tanh(x) + x.exp().log1p(), X),
+    "row reductions": (lambda x: F.layer_norm(F.softmax(x, -1), (40,)), X),
+    "column reductions": (lambda x: (x.sum(0), x.amax(0), x.var(0)), X),
+    "half precision": (lambda x: F.silu(x).sum(-1), X.bfloat16()),
+    "a turned copy": (lambda x: x.t().contiguous() + 1, X),
+    "integers": (lambda x: (x // 3, x % 5, x >> 1), torch.arange(-60, 60)),
+    "complex numbers": (lambda x: torch.sqrt(torch.complex(x, x)).abs(), X),
+    "additions at indices": (
+        lambda x, i: torch.zeros(7, 40).index_add(0, i, x),
+        X,
+        torch.arange(96) % 7,
+    ),
+    "prefix sums": (lambda x: torch.cumsum(x, 1), X),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_kernels_by_clang_agree_with_eager(traced, name):
+    function, *inputs = PROGRAMS[name]
+    expected = function(*inputs)
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    options = InductorOptions(strict=True, compiler="clang++")
+    threads = torch.get_num_threads()
+    for count in (1, 2):
+        torch.set_num_threads(count)
+        try:
+            found = compile_fx(traced(function, *inputs), options=options)([*inputs])
+        finally:
+            torch.set_num_threads(threads)
+        for ours, eagers in zip(found, expected, strict=True):
+            torch.testing.assert_close(ours, eagers, rtol=2e-2 if ours.dtype == torch.bfloat16 else 1e-5, atol=1e-5)  # fmt: skip
