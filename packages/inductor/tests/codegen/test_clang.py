@@ -45,4 +45,5 @@ def test_kernels_by_clang_agree_with_eager(traced, name):
         finally:
             torch.set_num_threads(threads)
         for ours, eagers in zip(found, expected, strict=True):
-            torch.testing.assert_close(ours, eagers, rtol=2e-2 if ours.dtype == torch.bfloat16 else 1e-5, atol=1e-5)  # fmt: skip
+            digits = 2e-2 if ours.dtype == torch.bfloat16 else 1e-5
+            torch.testing.assert_close(ours, eagers, rtol=digits, atol=1e-4)
