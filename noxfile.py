@@ -198,6 +198,14 @@ def properties(session: nox.Session) -> None:
 
 
 @nox.session
+def random_programs(session: nox.Session) -> None:
+    """Thousands of random Python programs, compiled against eager; `-- FIRST COUNT` for other seeds."""
+    _prepare(session, *_declared("dynamo"))
+    seeds = session.posargs or ["1000", "3000"]
+    session.run("python", "packages/dynamo/tests/random_programs.py", *seeds)
+
+
+@nox.session
 def e2e(session: nox.Session) -> None:
     """The whole road: models, forward and backward, against eager; and the examples."""
     _prepare(session, *PACKAGES)

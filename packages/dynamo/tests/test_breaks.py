@@ -247,3 +247,38 @@ def test_closure_variable_that_cannot_be_followed():
     table += 1
     assert same(compiled(X), function(X))
     assert counter.frame_count >= 1
+
+
+def test_defaults_of_a_function_made_in_each_call_are_looked_at():
+    def function(x, n):
+        def scaled(v, k=n, *, shift=n):
+            dynamo.graph_break()
+            return v * k + shift
+
+        return scaled(x)
+
+    compiled = dynamo.optimize("eager", options=STRICT)(function)
+    for n in (1, 2, 3, 1):
+        assert same(compiled(X, n), function(X, n))
+
+
+def test_what_a_call_used_is_let_go_when_it_is_over():
+    import weakref
+
+    class Holder:
+        def __init__(self, value):
+            self.value = value
+
+    def function(holder):
+        y = holder.value + 1
+        dynamo.graph_break()
+        if y is None:
+            raise ValueError
+        return y * holder.value
+
+    compiled = dynamo.optimize("eager", options=STRICT)(function)
+    holder = Holder(X)
+    compiled(holder)
+    gone = weakref.ref(holder)
+    del holder
+    assert gone() is None

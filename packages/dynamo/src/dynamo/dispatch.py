@@ -335,7 +335,14 @@ class Compiler:
         self, function: types.FunctionType, slots: tuple[Any, ...], error: UserError
     ) -> Any:
         """Run a call eagerly that raised while it was captured; it is expected to raise again."""
-        result = run_original(function, slots)
+        try:
+            result = run_original(function, slots)
+        except BaseException:
+            # The frames of the capture must not live as long as the program's exception does.
+            error.__traceback__ = None
+            if error.__cause__ is not None:
+                error.__cause__.__traceback__ = None
+            raise
         if self.options.strict:
             raise InternalError(
                 f"capture of {function.__qualname__} raised {error.__cause__!r}, which running it "

@@ -218,3 +218,20 @@ def test_other_iterators_live_across_breaks():
         return a, list(one), list(two), list(three)
 
     check(function, lambda: (X,))
+
+
+def test_a_generator_that_is_dropped_is_closed():
+    def function(x):
+        log = []
+        value = None
+        for value in numbers(x, log):  # noqa: B007 - read after it
+            log.append("one")
+            break
+        log.append("after the loop")
+        kept = numbers(x, log)
+        next(kept)
+        dynamo.graph_break()
+        log.append("after the break")
+        return value, log
+
+    check(function, lambda: (X,))

@@ -22,6 +22,7 @@ from dynamo.emit.generators import emit_generator
 from dynamo.source import ConstantSource
 from dynamo.values.arrays import TracedArray
 from dynamo.values.generators import TracedCallable, TracedGenerator
+from dynamo.values.iterators import AheadIterator
 from dynamo.values.operators import SequenceIterator, UserIterator
 from dynamo.values.shadows import Lazy
 from primtorch.fake import FakeTensor
@@ -244,7 +245,9 @@ class Emitter:
             )
         if kind is slice:
             return self._fresh(f"slice({self._list((value.start, value.stop, value.step))})")
-        if kind is types.MethodType and isinstance(value.__self__, FakeTensor):
+        if kind is types.MethodType and isinstance(
+            value.__self__, FakeTensor | TracedGenerator | AheadIterator
+        ):
             return self._fresh(f"{self.value(value.__self__)}.{value.__name__}")
         if kind is types.MethodType:
             receiver, function = self.value(value.__self__), self.value(value.__func__)

@@ -30,6 +30,7 @@ from dynamo.bytecode import (
 from dynamo.emit.reconstruct import CannotReconstruct
 from dynamo.machine.frame import NULL
 from dynamo.machine.versions import NULL_FIRST, PY312
+from dynamo.values.generators import TracedGenerator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -72,6 +73,7 @@ class _Plan:
     stack: tuple[Any, ...]
     local_names: tuple[str, ...]
     cells: tuple[str, ...]
+    held: frozenset[str]  # nobody reads them, but when they go their generators are closed
 
 
 def emit_step(
@@ -133,14 +135,23 @@ def _plan(frame: Frame, *, outer: bool) -> _Plan:
                 raise CannotReconstruct(f"a call made by {op.name}")
         del stack[len(stack) - taken :]
     cells = tuple(dict.fromkeys((*code.co_cellvars, *code.co_freevars)))
-    live = live_locals(instructions, at)
     index = frame.program.slot_index
+    held = frozenset(
+        name
+        for name in code.co_varnames
+        if name not in cells and _suspended(frame.slots[index[name]])
+    )
+    live = live_locals(instructions, at) | held
     local_names = tuple(
         name
         for name in code.co_varnames
         if name in live and name not in cells and frame.slots[index[name]] is not NULL
     )
-    return _Plan(frame, instructions, at, tuple(stack), local_names, cells)
+    return _Plan(frame, instructions, at, tuple(stack), local_names, cells, held)
+
+
+def _suspended(value: Any) -> bool:
+    return isinstance(value, TracedGenerator) and value.started and not value.finished
 
 
 def _header(plan: _Plan, name: str, arguments: Sequence[str]) -> Header:
@@ -306,7 +317,7 @@ def _tail(
         build.store_fast("<null>" if nulls[i] else f"<stack {i}>")
         for i in range(len(nulls) - 1, -1, -1)
     ]
-    live = live_locals(plan.instructions, target)
+    live = live_locals(plan.instructions, target) | plan.held
     names = [name for name in plan.local_names if name in live]
     arguments = [*_stack_names(nulls), *names]
     index = plan.instructions.index(target)

@@ -83,6 +83,13 @@ class Frame:
         self.tick = 0
         self.module_path: str | None = None
 
+    def drop_variables(self) -> None:
+        """What a frame that returned does: a generator that only it held is closed now."""
+        self.before.clear()
+        self.stack.clear()
+        for i in range(len(self.slots)):
+            self.slots[i] = NULL
+
     @property
     def op(self) -> Op:
         """The instruction that is being executed."""

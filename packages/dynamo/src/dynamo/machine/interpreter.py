@@ -29,7 +29,15 @@ _DEEPEST = 400
 class Machine:
     """Interprets frames for one capture."""
 
-    __slots__ = ("break_ticks", "current_exception", "frames", "session", "ticks")
+    __slots__ = (
+        "break_ticks",
+        "current_exception",
+        "failed_finally",
+        "frames",
+        "interpreting",
+        "session",
+        "ticks",
+    )
 
     def __init__(self, session: Session, break_ticks: dict[int, tuple[BreakReason, str]]) -> None:
         self.session = session
@@ -37,6 +45,8 @@ class Machine:
         self.ticks = 0
         self.break_ticks = break_ticks
         self.current_exception: BaseException | None = None
+        self.interpreting = True  # the program runs: what it drops is dropped for it, too
+        self.failed_finally: GraphBreak | None = None  # in a generator that was dropped
 
     # -- frames ------------------------------------------------------------------------------------
 

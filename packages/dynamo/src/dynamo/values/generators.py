@@ -6,8 +6,10 @@ through it.
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Any
 
+from dynamo.errors import GraphBreak
 from dynamo.machine.versions import PY312
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ class TracedGenerator:
     def __init__(self, machine: Machine, frame: Frame) -> None:
         self.machine = machine
         self.frame = frame
-        frame.generator = self
+        frame.generator = weakref.ref(self)  # no cycle: it ends when the program drops it
         self.started = False
         self.finished = False
         self.suspended = False
@@ -73,6 +75,16 @@ class TracedGenerator:
         except (GeneratorExit, StopIteration):
             return
         raise RuntimeError("generator ignored GeneratorExit")
+
+    def __del__(self) -> None:
+        """As CPython: a suspended generator that nobody can reach any more is closed."""
+        if self.started and not self.finished and not self.running and self.machine.interpreting:
+            try:
+                self.close()
+            except GraphBreak as stop:
+                self.machine.failed_finally = stop
+            except Exception:  # noqa: BLE001 - CPython only tells of it
+                return
 
     def _resume(self, error: BaseException | None) -> Any:
         machine, frame = self.machine, self.frame

@@ -15,6 +15,7 @@ from dynamo.guards import Guard, GuardKind
 from dynamo.source import (
     AttributeSource,
     ConstantSource,
+    FunctionSource,
     GlobalSource,
     InstanceAttributeSource,
     ItemSource,
@@ -236,15 +237,23 @@ class Session:
             if type(contents) is int:
                 yield AttributeSource(source, "cell_contents")
 
+    def _is_fixed(self, function: types.FunctionType) -> bool:
+        """Whether the entry is for this very function, not for any with its code."""
+        source = self.known_source(function)
+        if type(source) in (ConstantSource, FunctionSource):
+            return True
+        return (GuardKind.IDENTITY, source, id(function)) in self.guards
+
     def defaults_of(self, function: types.FunctionType) -> tuple[Any, ...]:
         """The default values of a function's positional arguments."""
         defaults = function.__defaults__ or ()
         if id(function) in self._created or not defaults:
             return defaults
         base = AttributeSource(self.known_source(function), "__defaults__")
+        fixed = self._is_fixed(function)
         return tuple(
             value
-            if value is None or type(value) in (bool, int, float, str)
+            if fixed and (value is None or type(value) in (bool, int, float, str))
             else self.wrap(value, ItemSource(base, i))
             for i, value in enumerate(defaults)
         )
@@ -255,9 +264,10 @@ class Session:
         if id(function) in self._created or not defaults:
             return defaults
         base = AttributeSource(self.known_source(function), "__kwdefaults__")
+        fixed = self._is_fixed(function)
         return {
             name: value
-            if value is None or type(value) in (bool, int, float, str)
+            if fixed and (value is None or type(value) in (bool, int, float, str))
             else self.wrap(value, ItemSource(base, name))
             for name, value in defaults.items()
         }
@@ -382,6 +392,13 @@ class Session:
         """Refuse to advance an iterator from outside."""
         if self.outside_iterators and id(value) in self.outside_iterators:
             raise GraphBreak(BreakReason.UNSUPPORTED_VALUE, "an iterator from outside is advanced")
+
+    def release(self) -> None:
+        """Let go of the program's objects, when the capture is over."""
+        for name in self.__slots__:
+            held = getattr(self, name)
+            if isinstance(held, dict | list | set):
+                held.clear()
 
     def refuse(self, what: str) -> GraphBreak:
         """A value that cannot be followed."""

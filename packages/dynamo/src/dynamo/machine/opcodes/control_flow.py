@@ -121,7 +121,7 @@ def return_generator(machine: Machine, frame: Frame, op: Op) -> None:
 def yield_value(machine: Machine, frame: Frame, op: Op) -> bool:
     """[.., value] -> the consumer; what is sent comes back on the stack"""
     frame.result = frame.stack.pop()
-    frame.generator.suspended = True
+    frame.generator().suspended = True
     return True
 
 
