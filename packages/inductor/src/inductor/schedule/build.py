@@ -16,6 +16,7 @@ from inductor.schedule.kernels import make_kernel
 from inductor.schedule.memory import plan_memory, with_reuses
 from inductor.schedule.merge import merge
 from inductor.schedule.one_hot import shorten_one_hot_sums
+from inductor.schedule.order import order_for_memory
 from inductor.schedule.scatter_sums import scatter_into_sums
 from inductor.schedule.simplify import simplify_loops
 from inductor.schedule.split import split_kernels
@@ -36,7 +37,7 @@ def build(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Progra
     if fusing:
         graph = scatter_into_sums(inline_gathers(graph))
     fusion = fuse(graph, fusing=fusing, for_gpu=for_gpu)
-    items = ordered(fusion)
+    items = order_for_memory(ordered(fusion), graph)
     readers: dict[str, set[int]] = {}
     for position, item in enumerate(items):
         for buffer in item.reads if isinstance(item, OperatorCall) else item.loads:
