@@ -156,10 +156,12 @@ class Deferred:
         return compiled
 
     def when_made(self, then: Callable[[], None]) -> None:
-        """Call `then` once the backward is compiled; never if it is already."""
+        """Call `then` once the backward is compiled, at once if it is already; never if it fails."""
         with self._lock:
             if self.made is None:
                 self._complete.append(then)
+                return
+        then()
 
     @contextmanager
     def settled(self) -> Iterator[fx.GraphModule | None]:

@@ -98,8 +98,9 @@ _ROOMS: dict[str, type[Any]] = {
     "inductor": InductorOptions,
 }
 
-# "reduce-overhead" replays recorded launches on a GPU; the "max-autotune" pair also keeps the intermediates of half types
-# in float32 within a kernel, which is less work and nearer to exact, but not rounded where eager rounds.
+# "reduce-overhead" replays recorded launches on a GPU; the "max-autotune" pair also keeps the
+# intermediates of half types in float32 within a kernel, which is less work and nearer to exact, but
+# not rounded where eager rounds.
 _MODES: dict[str, dict[str, object]] = {
     "default": {},
     "reduce-overhead": {"cuda_graphs": True},

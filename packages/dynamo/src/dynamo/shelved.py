@@ -7,14 +7,16 @@ shelf never changes what a program computes; whatever cannot be used or written 
 
 from __future__ import annotations
 
+import atexit
 import logging
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dynamo.guards.program import argument_names
 from dynamo.stored import read_entry, write_entry
-from primtorch.serial import Foreign, NotStorable, code_digest
+from primtorch.serial import Foreign, NotStorable, root_digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +30,7 @@ __all__ = ["Shelf", "Span", "put", "take"]
 Span = Callable[[str, str], AbstractContextManager[None]]
 
 _log = logging.getLogger("dynamo")
+_PATIENCE = 10.0  # seconds
 
 
 class Shelf(Protocol):
@@ -62,7 +65,7 @@ def take(
 ) -> tuple[Entry, list[Any]] | None:
     """An entry from the shelf that serves the call, added to the cache; None if there is none."""
     try:
-        code = code_digest(function.__code__)
+        code = root_digest(function)
     except LookupError:
         return None
     arguments = dict(zip(argument_names(function.__code__), slots, strict=True))
@@ -85,16 +88,58 @@ def take(
 
 
 def put(shelf: Shelf, function: FunctionType, material: Material, hook: Any) -> None:
-    """Put an entry on the shelf, and once more when its backward was compiled."""
+    """Put an entry on the shelf, with its backward as soon as that is compiled."""
     try:
-        code = code_digest(function.__code__)
+        code = root_digest(function)
     except LookupError as error:
         shelf.tell(function.__qualname__, "not kept", f"its code holds a {error.args[0]}")
         return
-    name = _put(shelf, code, None, material, hook)
     when_complete = getattr(material.graph, "when_complete", None)
-    if when_complete is not None:
-        when_complete(lambda: _put(shelf, code, name, material, hook))
+    if when_complete is None:
+        _put(shelf, code, None, material, hook)
+    else:
+        waiting = _Waiting(lambda name: _put(shelf, code, name, material, hook))
+        when_complete(waiting.complete)
+
+
+class _Waiting:
+    """An entry whose backward is not compiled yet: mostly it will be at once, and is then written once.
+
+    If it isn't within some seconds, or when the process ends, the entry is written without it.
+    """
+
+    __slots__ = ("_lock", "_name", "_timer", "_write")
+
+    def __init__(self, write: Callable[[str | None], str | None]) -> None:
+        self._write = write
+        self._lock = threading.Lock()
+        self._name: str | None = None
+        self._timer: threading.Timer | None = threading.Timer(_PATIENCE, self.incomplete)
+        self._timer.daemon = True
+        self._timer.start()
+        atexit.register(self.incomplete)
+
+    def complete(self) -> None:
+        """The backward is there."""
+        with self._lock:
+            self._stop()
+            self._name = self._write(self._name)
+
+    def incomplete(self) -> None:
+        """Nobody asked for the backward so far."""
+        with self._lock:
+            if self._timer is not None:
+                self._stop()
+                try:
+                    self._name = self._write(None)
+                except Exception as error:  # noqa: BLE001 - in a thread of its own nobody could catch it
+                    _log.warning("an entry is not kept on disk: %r", error)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            atexit.unregister(self.incomplete)
 
 
 def _put(shelf: Shelf, code: str, name: str | None, material: Material, hook: Any) -> str | None:

@@ -179,3 +179,11 @@ def test_an_object_that_is_gone_is_foreign():
     data, reader = unpack(packed)
     with pytest.raises(Foreign, match="here_today.f is not there"):
         reader.value(data)
+
+
+@pytest.mark.parametrize(
+    "value", [int | None, torch.Tensor | int, list[int], dict[str, torch.nn.Module]], ids=str
+)
+def test_types_of_types_come_back_equal(value):
+    assert through(value) == value
+    assert type(through(value)) is type(value)

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import types
 
+    from dynamo.source import Source
+
 __all__ = ["ABSENT", "Assumptions"]
 
 
@@ -35,7 +37,7 @@ class Assumptions:
         self.names: dict[tuple[int, str], tuple[dict[str, Any], str, Any]] = {}
         self.class_attributes: dict[tuple[type, str], Any] = {}
         self.functions: dict[types.CodeType, types.FunctionType] = {}
-        self.answers: list[tuple[Any, tuple[Any, ...], dict[str, Any], Any]] = []
+        self.answers: list[tuple[Any, Any, Any, Any]] = []
         self.refusal = ""
 
     def name(self, namespace: dict[str, Any], name: str, value: Any) -> None:
@@ -51,9 +53,13 @@ class Assumptions:
         self.functions.setdefault(function.__code__, function)
 
     def answer(
-        self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+        self,
+        function: Any,
+        args: list[tuple[Any, Source | None]],
+        kwargs: dict[str, tuple[Any, Source | None]],
+        result: Any,
     ) -> None:
-        """A function was really called, and gave this."""
+        """A function was really called with these values from these sources, and gave this."""
         self.answers.append((function, args, kwargs, result))
 
     def refuse(self, why: str) -> None:

@@ -11,14 +11,22 @@ from __future__ import annotations
 import functools
 import sys
 from dataclasses import dataclass, fields
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, GenericAlias, UnionType
 from typing import TYPE_CHECKING, Any
 
 from dynamo import source as sources_of
 from dynamo._native import Entry
 from dynamo.emit.entry import entry_function
 from dynamo.emit.resume import Resume
-from dynamo.guards.kinds import MISSING, Guard, GuardKind, TensorGuard, Weakly, same_constant
+from dynamo.guards.kinds import (
+    MISSING,
+    Guard,
+    GuardKind,
+    ItemIs,
+    TensorGuard,
+    Weakly,
+    same_constant,
+)
 from dynamo.guards.places import Places
 from dynamo.guards.program import GuardProgram
 from dynamo.guards.state import GlobalState
@@ -55,6 +63,8 @@ _SOURCES = [kind for kind in _SOURCES if isinstance(kind, type)]
 _RECORDS: dict[str, type[Any]] = {"GlobalState": GlobalState, "TensorGuard": TensorGuard}
 _ADOPTED = (FunctionType, property, staticmethod, classmethod, functools.cached_property, type)
 _CONTAINERS = (dict, list, set, tuple, frozenset)
+_WITH_PARTS = (property, staticmethod, classmethod, functools.cached_property)
+_PARTS = ("fget", "fset", "fdel", "__func__", "func")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,13 +93,19 @@ class Restored:
 class _EntryWriter(Writer):
     """Writes what guards and entries refer to."""
 
-    def __init__(self, guards: Sequence[Guard], hook: Any) -> None:
+    def __init__(self, guards: Sequence[Guard], assumptions: Assumptions, hook: Any) -> None:
         super().__init__(_RECORDS, self._by_source)
         self.rows: list[Any] = []
         self._hook = hook
         self._rows: dict[Source, int] = {}
         self._leading: dict[int, tuple[str, Source]] = {}
+        self._in_classes: dict[int, tuple[Any, str, str]] = {}
+        self._classes: dict[type, None] = {}
+        for (cls, name), value in assumptions.class_attributes.items():
+            self._in_class(cls, name, value)
         for guard in guards:
+            if guard.kind is GuardKind.CLASS_ATTRIBUTE and type(guard.source) is ConstantSource:
+                self._in_class(guard.source.value, *guard.operand)
             if guard.source is None or type(guard.source) is ConstantSource:
                 continue
             if guard.kind is GuardKind.IDENTITY:
@@ -97,12 +113,36 @@ class _EntryWriter(Writer):
                 held = held() if isinstance(held, Weakly) else held
                 self._leading.setdefault(id(held), ("at", guard.source))
             elif guard.kind is GuardKind.TYPE:
+                self._classes[guard.operand] = None
                 self._leading.setdefault(id(guard.operand), ("type", guard.source))
+
+    def _in_class(self, cls: Any, name: str, value: Any) -> None:
+        """Remember that a class leads to a function: a decorator may have given it a name that does not."""
+        self._in_classes.setdefault(id(value), (cls, name, ""))
+        for part in _PARTS:
+            inner = getattr(value, part, None) if isinstance(value, _WITH_PARTS) else None
+            if inner is not None:
+                self._in_classes.setdefault(id(inner), (cls, name, part))
+
+    def _search_classes(self, function: FunctionType) -> None:
+        """A special method that was called without a look-up that is noted."""
+        for cls in self._classes:
+            for base in cls.__mro__:
+                for name, value in vars(base).items():
+                    if value is function:
+                        self._in_class(cls, name, value)
+                        return
 
     def _tensor(self, value: Any) -> Any:
         raise NotStorable(f"a tensor of shape {tuple(value.shape)} is held as a constant")
 
     def _by_source(self, value: Any) -> Any:
+        if isinstance(value, FunctionType) and id(value) not in self._in_classes:
+            self._search_classes(value)
+        held = self._in_classes.get(id(value))
+        if held is not None and isinstance(value, _ADOPTED) and held[0] is not value:
+            cls, name, part = held
+            return ["@of", self.value(cls), name, part, self.digest(value)]
         found = self._leading.get(id(value))
         if found is None or not isinstance(value, _ADOPTED):
             name = getattr(value, "__qualname__", type(value).__qualname__)
@@ -136,10 +176,11 @@ class _EntryWriter(Writer):
     def namespace(names: dict[str, Any]) -> str:
         """The module whose globals these are."""
         name = names.get("__name__")
-        module = sys.modules.get(name) if isinstance(name, str) else None
-        if module is None or vars(module) is not names:
-            raise NotStorable(f"the namespace {name!r} is no imported module's")
-        return str(name)
+        for one in (name, getattr(names.get("__spec__"), "name", None)):
+            module = sys.modules.get(one) if isinstance(one, str) else None
+            if module is not None and vars(module) is names:
+                return str(one)
+        raise NotStorable(f"the namespace {name!r} is no imported module's")
 
     def operand(self, guard: Guard) -> Any:  # one case per kind
         """The operand of a guard."""
@@ -161,6 +202,8 @@ class _EntryWriter(Writer):
                 return [self.source(one) for one in operand]
             case GuardKind.STORAGES:
                 return [[self.source(one) for one in operand[0]], list(operand[1])]
+            case GuardKind.PREDICATE if isinstance(operand[0], ItemIs):
+                return [self.value(operand[0].key), self.held(operand[0].item)]
             case GuardKind.PREDICATE:
                 raise NotStorable(f"a condition that only this process can check: {operand[1]}")
             case _:
@@ -215,7 +258,7 @@ def write_entry(material: Material, graph: bytes | None, hook: Any) -> bytes:
     assumptions, program = material.assumptions, material.program
     if assumptions.refusal:
         raise NotStorable(assumptions.refusal)
-    writer = _EntryWriter(program.guards, hook)
+    writer = _EntryWriter(program.guards, assumptions, hook)
     lines: dict[Any, int] = {}
     guards = [
         [
@@ -251,15 +294,25 @@ def write_entry(material: Material, graph: bytes | None, hook: Any) -> bytes:
     return writer.pack(data)
 
 
-def _answer(writer: Writer, function: Any, args: Any, kwargs: Any, result: Any) -> Any:
-    if (
-        not is_constant(tuple(args))
-        or not is_constant(tuple(kwargs.values()))
-        or not is_constant(result)
-    ):
-        name = getattr(function, "__qualname__", str(function))
-        raise NotStorable(f"{name} answered from its own memory about an object")
-    return [writer.value(function), writer.value(args), writer.value(kwargs), writer.value(result)]
+def _answer(writer: _EntryWriter, function: Any, args: Any, kwargs: Any, result: Any) -> Any:
+    """A call whose answer was taken: what is not constant among its arguments is found at its source."""
+    name = getattr(function, "__qualname__", str(function))
+
+    def argument(value: Any, source: Source | None) -> Any:
+        if is_constant(value):
+            return [-1, writer.value(value)]
+        if source is None:
+            raise NotStorable(f"{name} answered from its own memory about an object")
+        return [writer.source(source), None]
+
+    if not is_constant(result):
+        raise NotStorable(f"{name} answered with an object from its own memory")
+    return [
+        writer.value(function),
+        [argument(*pair) for pair in args],
+        [[key, *argument(*pair)] for key, pair in kwargs.items()],
+        writer.value(result),
+    ]
 
 
 def _require_covered(writer: Writer, assumptions: Assumptions, root: CodeType) -> None:
@@ -328,6 +381,12 @@ class _EntryReader:
                 found = type(found) if how == "@type" else found
                 _require_digest(found, digest)
                 return found
+            case ["@of", cls, name, part, digest]:
+                found = _class_attribute(self._reader.value(cls), name)
+                if part:
+                    found = getattr(found, part) if part in _PARTS else None
+                _require_digest(found, digest)
+                return found
             case ["@names", name]:
                 return self._names(name)
             case ["@code", code]:
@@ -356,6 +415,10 @@ class _EntryReader:
             return self._globals(data[1])
         return self._reader.value(data)
 
+    def argument(self, source: int, data: Any) -> Any:
+        """An argument of a call whose answer is verified."""
+        return self._reader.value(data) if source < 0 else self.live(self.sources[source])
+
     def held(self, data: Any, live: Any) -> Any:
         """The object that a live one is compared with: that very object, if it is what it must be."""
         if type(data) is list and data:
@@ -368,6 +431,8 @@ class _EntryReader:
                 _require_digest(live, data[2])
                 return live
         wanted = self._reader.value(data)
+        if isinstance(wanted, UnionType | GenericAlias) and wanted == live:
+            return live
         return live if is_constant(wanted) and same_constant(wanted, live) else wanted
 
     def guard(self, row: Any) -> Guard:  # one case per kind
@@ -394,6 +459,13 @@ class _EntryReader:
                 assert source is not None
                 now = _class_attribute(self.live(source), data[0])
                 operand = (data[0], self.held(data[1], now))
+            case GuardKind.PREDICATE:
+                assert source is not None
+                key = self._reader.value(data[0])
+                live = self.live(source)
+                item = dict.get(live, key, MISSING) if isinstance(live, dict) else MISSING
+                holds = ItemIs(key, self.held(data[1], item))
+                operand = (holds, holds.text)
             case GuardKind.SAME_OBJECT:
                 operand = self.sources[data]
             case GuardKind.DISTINCT | GuardKind.APART:

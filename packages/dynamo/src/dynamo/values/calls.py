@@ -255,7 +255,13 @@ def _object(
         if _known_outside(machine, function, args, kwargs):
             # The cache answers the same in every later call: asking it now is what eager does.
             result = function(*args, **kwargs)
-            machine.session.assumptions.answer(function, args, kwargs, result)
+            origin = machine.session.source_of
+            machine.session.assumptions.answer(
+                function,
+                [(value, origin(value)) for value in args],
+                {name: (value, origin(value)) for name, value in kwargs.items()},
+                result,
+            )
             return machine.session.wrap(result, ConstantSource(result))
         return call(machine, wrapped, args, kwargs, resumable=resumable)
     if kind is operator.attrgetter:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from dynamo.guards import GuardKind
+from dynamo.guards.kinds import ItemIs
 from dynamo.source import (
     OVER_CONTAINERS,
     AttributeSource,
@@ -237,8 +238,8 @@ def _container(session: Session, value: Any, source: Source) -> Any:
 def _opaque_item(owner: dict[Any, Any], key: Any, source: Source) -> Lazy:
     """An item of a dict whose class changes what `owner[key]` means."""
     item = dict.__getitem__(owner, key)
-    holds = (lambda found: dict.get(found, key) is item, f"item {key!r} is unchanged")
-    return Lazy(item, ConstantSource(item), (GuardKind.PREDICATE, source, holds))
+    holds = ItemIs(key, item)
+    return Lazy(item, ConstantSource(item), (GuardKind.PREDICATE, source, (holds, holds.text)))
 
 
 def _copy_attributes(value: Any, copy: Any, source: Source) -> None:

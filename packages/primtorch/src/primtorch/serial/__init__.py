@@ -14,6 +14,7 @@ from primtorch.serial.objects import (
     find_path,
     function_digest,
     is_trusted_module,
+    root_digest,
 )
 from primtorch.serial.values import Foreign, NotStorable, Reader, Writer, unpack
 
@@ -29,6 +30,7 @@ __all__ = [
     "function_digest",
     "is_trusted_module",
     "read_graph",
+    "root_digest",
     "unpack",
     "write_graph",
 ]

@@ -26,6 +26,7 @@ __all__ = [
     "follow",
     "function_digest",
     "is_trusted_module",
+    "root_digest",
 ]
 
 Step = tuple[str, str | int]
@@ -129,6 +130,21 @@ def function_digest(function: types.FunctionType) -> str:
         tuple(bool(marks.get(name)) for name in _MARKS) if marks else (),
     )
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+def root_digest(function: types.FunctionType) -> str:
+    """What a called function is: itself, and the functions that its closure holds (what a decorator wraps).
+
+    Raises:
+        LookupError: its code holds an object that is no constant.
+    """
+    parts = [function_digest(function)]
+    for _, inner in _inside(function):
+        try:
+            parts.append(digest_of(inner))
+        except LookupError:
+            continue
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()[:32]
 
 
 def _class_digest(cls: type) -> str:

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import json
+import operator
 import struct
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,7 +45,6 @@ from primtorch.symbolic.expression import (
 )
 
 if TYPE_CHECKING:
-    import types
     from collections.abc import Callable, Mapping
 
 __all__ = ["Foreign", "NotStorable", "Reader", "Writer", "unpack"]
@@ -185,6 +187,9 @@ class Writer:
                     if isinstance(value.node, IntegerNode)
                     else value.node.value  # type: ignore[attr-defined]
                 )
+            case types.UnionType() | types.GenericAlias():
+                origin = None if isinstance(value, types.UnionType) else value.__origin__
+                return ["U", self.value(origin), *map(self.value, value.__args__)]
             case _ if value is ...:
                 return ["..."]
             case _ if value is NotImplemented:
@@ -373,6 +378,13 @@ def _operator(reader: Reader, data: Any) -> Any:
     return found
 
 
+def _alias(origin: Any, *arguments: Any) -> Any:
+    """`int | None`, or `list[int]`."""
+    if origin is None:
+        return functools.reduce(operator.or_, arguments)
+    return types.GenericAlias(origin, arguments)
+
+
 def _expression(reader: Reader, data: Any) -> Any:
     kind = _EXPRESSIONS[data[1]]
     fields = reader.values(data, 2)
@@ -423,6 +435,7 @@ _READERS: dict[str, Callable[[Reader, Any], Any]] = {
     "ly": lambda _, data: _LAYOUTS[data[1]],
     "op": _operator,
     "T": lambda reader, data: reader.tensor(data),
+    "U": lambda reader, data: _alias(*reader.values(data)),
     "...": lambda _reader, _data: ...,
     "N": lambda _reader, _data: NotImplemented,
 }
