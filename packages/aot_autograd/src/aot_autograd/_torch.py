@@ -6,12 +6,14 @@ test in `tests/test_torch_names.py`, so that a torch release that moves one is n
 
 from __future__ import annotations
 
+import sys
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import DispatchKey
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.utils.checkpoint import _CachingTorchDispatchMode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 __all__ = [
     "OpOverload",
     "OpOverloadPacket",
+    "accumulated_gradients_of",
     "applied_directly",
+    "checkpoint_hook",
     "clear_saved_tensors",
     "composite_recurrent_layers",
     "current_autograd_node",
@@ -28,6 +32,7 @@ __all__ = [
     "has_composite_explicit",
     "has_composite_implicit",
     "increment_version",
+    "is_kept_by_policy",
     "keeps_graph",
     "mark_several_views",
     "next_autograd_number",
@@ -52,6 +57,30 @@ def current_autograd_node() -> int | None:
     """The number of the autograd node whose backward runs in this thread; None outside of one."""
     node = torch._C._current_autograd_node()
     return None if node is None else int(node._sequence_nr())
+
+
+def checkpoint_hook() -> Any:
+    """What stands for the checkpoint that runs now, as `torch.utils.checkpoint` runs it, or None."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    if hooks is None or getattr(hooks[0], "__module__", "") != "torch.utils.checkpoint":
+        return None
+    return hooks[0]
+
+
+def is_kept_by_policy() -> bool:
+    """Whether selective checkpointing itself is calling, to keep a result as its policy says."""
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES_TO_POLICY):
+        if isinstance(frame.f_locals.get("self"), _CachingTorchDispatchMode):
+            return frame.f_code.co_name == "__torch_dispatch__"
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
+
+
+_FRAMES_TO_POLICY = 16
+"""Calls between an operator on a fake tensor and the mode that made it."""
 
 
 def clear_saved_tensors(ctx: Any) -> None:
@@ -89,6 +118,19 @@ def gradients_of(
         tuple(outputs), tuple(tangents), True, False, tuple(inputs), True, accumulate_grad=False
     )
     return result
+
+
+def accumulated_gradients_of(
+    outputs: Sequence[torch.Tensor],
+    leaves: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor],
+) -> Sequence[Any]:
+    """As `gradients_of`, by `backward()`: what a reentrant checkpoint asks for."""
+    engine = torch.autograd.Variable._execution_engine
+    engine.run_backward(
+        tuple(outputs), tuple(tangents), True, False, (), True, accumulate_grad=True
+    )
+    return [leaf.grad for leaf in leaves]
 
 
 def has_composite_implicit(operator: OpOverload) -> bool:

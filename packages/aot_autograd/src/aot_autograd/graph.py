@@ -36,12 +36,14 @@ class Node:
         phase: "forward" or "backward": when it was recorded.
         impure: The call must neither be merged with an equal one nor dropped nor repeated.
         region: Number of the checkpoint region that the node must be recomputed with, or 0.
+        kept: A checkpoint's policy wants the value saved, not recomputed.
     """
 
     __slots__ = (
         "args",
         "fx_node",
         "impure",
+        "kept",
         "kind",
         "kwargs",
         "meta",
@@ -71,6 +73,7 @@ class Node:
         self.phase = phase
         self.impure = False
         self.region = 0
+        self.kept = False
         self.name = ""
         self.source_line: SourceLine | None = None
         self.module_path: str | None = None
@@ -222,6 +225,8 @@ def to_fx(
         meta["phase"] = node.phase
         if node.impure:
             meta["impure"] = True
+        if node.kept:
+            meta["kept_by_policy"] = True
         if node.region:
             meta["recompute_region"] = node.region
         if node.source_line is not None:

@@ -18,6 +18,7 @@ from torch.autograd.graph import GradientEdge
 from aot_autograd import functional
 from aot_autograd._torch import (
     OpOverload,
+    accumulated_gradients_of,
     composite_recurrent_layers,
     gradients_of,
     without_saved_tensor_hooks,
@@ -261,6 +262,8 @@ def _gradients(
     try:
         return gradients_of(targets, wanted, tangents)
     except RuntimeError as error:
+        if "When use_reentrant=True" in str(error):
+            return accumulated_gradients_of(targets, wanted, tangents)
         _check_backward_error(error)
     errors: list[str] = []
     for target, tangent in zip(targets, tangents, strict=True):

@@ -19,9 +19,11 @@ import torch
 from aot_autograd import functional, random, rewriting
 from aot_autograd._torch import (
     OpOverload,
+    checkpoint_hook,
     current_autograd_node,
     has_composite_explicit,
     has_composite_implicit,
+    is_kept_by_policy,
     next_autograd_number,
     run_composite_implicit,
 )
@@ -117,6 +119,7 @@ class RecordingContext:
         self._factories = FactoryMode(self)
         self._serial = 0
         self._regions = 0
+        self._checkpoints: dict[Any, int] = {}
         self._equal: dict[Any, Any] = {}
         self._places: dict[int, tuple[SourceLine, str | None]] = {}
         self._constants: dict[int, tuple[torch.Tensor, Node]] = {}
@@ -168,13 +171,35 @@ class RecordingContext:
         finally:
             self.region_number = outer
 
-    def region(self, kind: str, options: dict[str, Any]) -> AbstractContextManager[None]:
-        """A region of `primtorch.regions`; of a checkpoint the options need no attention.
+    @contextmanager
+    def region(self, kind: str, options: dict[str, Any]) -> Iterator[None]:
+        """A region of `primtorch.regions`.
 
-        `preserve_rng_state` holds by itself: random numbers are values of the graph.
+        `preserve_rng_state` of a checkpoint holds by itself: random numbers are values of the
+        graph. Its context of the forward is entered; a selective policy is seen in `handle`.
         """
-        del options
-        return self.recomputed() if kind == "checkpoint" else nullcontext()
+        if kind != "checkpoint":
+            yield
+            return
+        contexts = options.get("context_fn")
+        forward: AbstractContextManager[Any] = nullcontext()
+        if contexts is not None:
+            forward, _ = contexts()
+        with self.recomputed(), forward:
+            yield
+
+    def _region_now(self) -> int:
+        """The checkpoint that an operator of the forward belongs to, or 0."""
+        if self.region_number:
+            return self.region_number
+        hook = checkpoint_hook()
+        if hook is None:
+            return 0
+        number = self._checkpoints.get(hook)
+        if number is None:
+            self._regions += 1
+            number = self._checkpoints[hook] = self._regions
+        return number
 
     def constant(self, tensor: torch.Tensor) -> FakeTensor:
         """A fake tensor that starts with the value of a real one."""
@@ -209,6 +234,8 @@ class RecordingContext:
                 tensor = args[0]
                 if not isinstance(tensor, FakeTensor):
                     return self.constant(tensor)
+                if self.phase == "forward" and self._region_now() and is_kept_by_policy():
+                    self.node_of(tensor).kept = True
                 return self.alias(tensor)
             case "views":
                 return self._views(operator, args, kwargs)
@@ -374,10 +401,10 @@ class RecordingContext:
 
     def _append(self, target: Any, args: Any, kwargs: Any, meta: Any) -> Node:
         node = Node("call", target, args, kwargs, meta, self.phase)
-        node.region = self.region_number
         if self.phase == "backward":
             self._place_in_backward(node)
         else:
+            node.region = self._region_now()
             node.source_line = self.source_line
             node.module_path = self.module_path
             if self.source_line is not None:

@@ -123,10 +123,15 @@ class _Problem:
             )
             if node.meta.get("impure"):
                 repeat = INFINITE
+            elif node.meta.get("kept_by_policy"):
+                repeat, save = INFINITE, 0.0
             elif kind in ("view", "random") or inside:
                 repeat, save = repeat_cost(node), INFINITE
                 if inside:
                     repeat = 0.0
+            elif region:
+                # Read outside of its checkpoint: from there nothing inside is computed for it.
+                repeat = INFINITE
             else:
                 repeat = repeat_cost(node)
         self.kinds.append(kind)
