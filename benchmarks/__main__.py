@@ -18,7 +18,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks import calls, capture, cold, micro, steady, tracing
+from benchmarks import calls, capture, cold, micro, steady, tracing, training
 from benchmarks.report import table
 
 SUITES = {
@@ -28,6 +28,7 @@ SUITES = {
     "micro": micro.run,
     "models": steady.run,
     "tracing": tracing.run,
+    "training": training.run,
 }
 
 

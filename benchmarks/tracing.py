@@ -41,7 +41,7 @@ class _CapturedError(Exception):
     """Raised with what dynamo hands over."""
 
 
-def _captured(subject: Any, symbolic: bool) -> tuple[torch.fx.GraphModule, list[Any]]:
+def captured(subject: Any, symbolic: bool) -> tuple[torch.fx.GraphModule, list[Any]]:
     """The graph of a training step's forward and its inputs, as the backend gets them."""
     inputs = dict(subject.training_inputs)
     if symbolic:
@@ -122,7 +122,7 @@ def run(request: Request) -> Iterator[dict[str, Any]]:
         sizes = dataclasses.replace(sizes_of("bert", request), batch=2)  # a batch of 1 is no symbol
         subject = build_subject("bert", sizes)
         subject.module.train()
-        gm, inputs = _captured(subject, symbolic)
+        gm, inputs = captured(subject, symbolic)
         systems = {
             "torch": _theirs(gm, inputs, symbolic),
             "ours": _ours(gm, inputs, None),

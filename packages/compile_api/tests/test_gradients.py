@@ -1,8 +1,17 @@
 """Training through the whole stack: gradients of gradients, random numbers, aliases, layouts."""
 
+import functools
+import gc
+
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn import functional
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 import compile_api
 
@@ -146,3 +155,54 @@ def test_a_third_backward_raises_what_eager_raises():
 
     function = compiled(lambda x: x.exp().sin())
     assert_same(program(function), program(lambda x: x.exp().sin()))
+
+
+def test_the_tensors_of_the_first_call_are_let_go(monkeypatch):
+    monkeypatch.setenv("COMPILE_API_ARTIFACTS", "0")
+    function = compiled(lambda x, w: ((x @ w) @ w).sin())
+
+    def call():
+        x, w = leaves((4, 4), (4, 4))
+        function(x, w).sum().backward()
+        return [StorageWeakRef(value.untyped_storage()) for value in (x, w)]
+
+    references = call()
+    gc.collect()
+    assert all(reference.expired() for reference in references)
+
+
+def test_a_checkpoint_policy_is_obeyed():
+    def policy(_context, operator, *_args, **_kwargs):
+        keep = operator is torch.ops.aten.mm.default
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    def body(x, w):
+        return ((x @ w).sin().exp() @ w).tanh()
+
+    def policed(x, w):
+        contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+        return checkpoint(body, x, w, use_reentrant=False, context_fn=contexts)
+
+    def plain(x, w):
+        return checkpoint(body, x, w, use_reentrant=False)
+
+    saved = {}
+    for function in (policed, plain):
+        shapes = []
+
+        def pack(tensor, shapes=shapes):
+            shapes.append(tuple(tensor.shape))
+            return tensor
+
+        def program(run):
+            x, w = leaves((5, 4), (4, 4))
+            run(x, w).sum().backward()
+            return x.grad, w.grad
+
+        whole = compiled(function)
+        assert_same(program(whole), program(function))
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            whole(*leaves((5, 4), (4, 4)))
+        saved[function.__name__] = sorted(shapes)
+    assert saved["plain"] == [(4, 4), (5, 4)]
+    assert saved["policed"] == [(4, 4), (5, 4), (5, 4), (5, 4)]

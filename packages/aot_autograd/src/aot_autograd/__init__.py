@@ -22,9 +22,11 @@ from aot_autograd.errors import (
 from aot_autograd.options import AotOptions
 from aot_autograd.partition import (
     Partition,
+    PredictedMemory,
     Saved,
     default_partition,
     min_cut_rematerialization_partition,
+    predicted_memory,
     split,
 )
 from aot_autograd.runtime import make_boxed_func
@@ -38,6 +40,7 @@ __all__ = [
     "OptionError",
     "Partition",
     "PartitionError",
+    "PredictedMemory",
     "Saved",
     "TraceError",
     "UnsupportedAliasing",
@@ -50,6 +53,7 @@ __all__ = [
     "default_partition",
     "make_boxed_func",
     "min_cut_rematerialization_partition",
+    "predicted_memory",
     "restore",
     "split",
 ]

@@ -188,9 +188,11 @@ class AotFunction:
     def _compile(self, flat: list[Any], structure: Any) -> tuple[Boxed, Any]:
         positions = [n for n, leaf in enumerate(flat) if isinstance(leaf, torch.Tensor)]
         out_structure: list[Any] = []
+        # The function lives on for derivatives of derivatives; the first call's tensors must not.
+        constants = [None if isinstance(leaf, torch.Tensor) else leaf for leaf in flat]
 
         def function(*tensors: Any) -> Sequence[Any]:
-            leaves = list(flat)
+            leaves = list(constants)
             for position, tensor in zip(positions, tensors, strict=True):
                 leaves[position] = tensor
             args, kwargs = pytree.tree_unflatten(leaves, structure)

@@ -126,6 +126,11 @@ class _Environment(SizeEnvironment):
         found = None if self.location is None else self.location()
         return super().line() if found is None else found
 
+    def freeze(self) -> None:
+        """Ask no more; the capture, and the tensors of its call, need not live as long as the graph."""
+        super().freeze()
+        self.location = None
+
 
 class Sizes:
     """The symbolic part of one capture; `dynamic` as in `optimize`."""

@@ -1,0 +1,118 @@
+"""What is kept for the backward, and when it is let go."""
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+import aot_autograd
+
+
+def leaf(*shape):
+    return torch.randn(*shape, requires_grad=True)
+
+
+def layers(x, *weights):
+    for weight in weights:
+        x = torch.nn.functional.gelu(x @ weight)
+    return x
+
+
+def cut_of(function, **options):
+    cuts = []
+
+    def partition(joint, **arguments):
+        cuts.append(aot_autograd.min_cut_rematerialization_partition(joint, **arguments))
+        return cuts[-1]
+
+    compiled = aot_autograd.aot_function(
+        function,
+        lambda gm, _: aot_autograd.make_boxed_func(gm.forward),
+        partition_fn=partition,
+        options={"backward_worker": False, **options},
+    )
+    return compiled, cuts
+
+
+def bytes_packed(call):
+    seen = {}
+
+    def pack(tensor):
+        seen[tensor.untyped_storage()._cdata] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        kept = call()
+    total = sum(seen.values())
+    del kept
+    return total
+
+
+def test_what_is_predicted_to_be_saved_is_saved():
+    inputs = [leaf(16, 16), *[leaf(16, 16) for _ in range(4)]]
+    eager = bytes_packed(lambda: layers(*inputs))
+    measured = {}
+    for budget in (1.0, 0.5):
+        compiled, cuts = cut_of(layers, activation_memory_budget=budget)
+        compiled(*inputs)
+        measured[budget] = bytes_packed(lambda compiled=compiled: compiled(*inputs))
+        predicted = aot_autograd.predicted_memory(cuts[0])
+        assert predicted.saved == measured[budget]
+        assert predicted.peak >= predicted.saved
+    given = sum(value.numel() * 4 for value in inputs)
+    assert measured[1.0] <= eager
+    assert measured[0.5] - given <= (measured[1.0] - given) / 2
+
+
+def test_a_peak_counts_views_once_and_parameters_never():
+    def function(x):
+        return x.sin().view(-1).exp().sum()
+
+    compiled, cuts = cut_of(function)
+    compiled(leaf(8, 8))
+    predicted = aot_autograd.predicted_memory(cuts[0])
+    # x, sin(x) and its exponential at once: 3 * 256 bytes
+    assert predicted.forward_peak == 3 * 256
+
+
+def test_the_backward_owns_what_was_saved():
+    freed = []
+
+    def backward_compiler(gm, example_inputs):
+        def run(args):
+            taken = list(args)
+            args.clear()
+            references = [StorageWeakRef(value.untyped_storage()) for value in taken[2:-1]]
+            gradients = gm.forward(*taken)
+            taken.clear()
+            freed.extend(reference.expired() for reference in references)
+            return gradients
+
+        run.boxed = True
+        return run
+
+    def function(x, w):
+        return ((x @ w) @ w).sin()
+
+    compiled = aot_autograd.aot_function(
+        function, lambda gm, _: aot_autograd.make_boxed_func(gm.forward), backward_compiler
+    )
+    out = compiled(leaf(4, 4), leaf(4, 4)).sum()
+    out.backward()
+    assert freed
+    assert all(freed)
+
+
+def test_a_retained_graph_keeps_what_was_saved(graph_runner):
+    compiled = aot_autograd.aot_function(lambda x, w: ((x @ w) @ w).sin(), graph_runner)
+    x = leaf(4, 4)
+    out = compiled(x, leaf(4, 4)).sum()
+    first = torch.autograd.grad(out, x, retain_graph=True)[0]
+    torch.testing.assert_close(torch.autograd.grad(out, x)[0], first)
+
+
+def test_a_dropped_output_frees_everything(graph_runner):
+    compiled = aot_autograd.aot_function(lambda x, w: ((x @ w) @ w).sin(), graph_runner)
+    out = compiled(leaf(4, 4), leaf(4, 4))
+    references = [StorageWeakRef(value.untyped_storage()) for value in out.grad_fn.saved_tensors]
+    assert references
+    del out
+    assert all(reference.expired() for reference in references)
