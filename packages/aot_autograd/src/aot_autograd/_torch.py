@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import DispatchKey
 from torch._ops import OpOverload, OpOverloadPacket
-from torch.utils.checkpoint import _CachingTorchDispatchMode
+from torch.utils.checkpoint import _detach_helper
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
 
 __all__ = [
     "OpOverload",
@@ -69,18 +70,18 @@ def checkpoint_hook() -> Any:
 
 def is_kept_by_policy() -> bool:
     """Whether selective checkpointing itself is calling, to keep a result as its policy says."""
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     for _ in range(_FRAMES_TO_POLICY):
-        if isinstance(frame.f_locals.get("self"), _CachingTorchDispatchMode):
-            return frame.f_code.co_name == "__torch_dispatch__"
-        if frame.f_back is None:
+        if frame is None:
             return False
+        if frame.f_code is _detach_helper.__code__:
+            return True
         frame = frame.f_back
     return False
 
 
-_FRAMES_TO_POLICY = 16
-"""Calls between an operator on a fake tensor and the mode that made it."""
+_FRAMES_TO_POLICY = 8
+"""Calls between selective checkpointing's copy of a result and the tensor's own handling of it."""
 
 
 def clear_saved_tensors(ctx: Any) -> None:
