@@ -638,6 +638,20 @@ static PyObject *compiled_get_cache(CompiledFunction *self, void *c) {
     return Py_NewRef((PyObject *)self->cache);
 }
 
+static PyObject *compiled_copy(PyObject *self, PyObject *memo) { return Py_NewRef(self); }
+
+/* By name, as a function: what is found under the name when it is loaded. */
+static PyObject *compiled_reduce(CompiledFunction *self, PyObject *ignored) {
+    return PyObject_GetAttrString(self->function, "__qualname__");
+}
+
+static PyMethodDef compiled_methods[] = {
+    {"__copy__", compiled_copy, METH_NOARGS, "Itself, as of a function."},
+    {"__deepcopy__", compiled_copy, METH_O, "Itself, as of a function."},
+    {"__reduce__", (PyCFunction)compiled_reduce, METH_NOARGS, "By name, as a function."},
+    {NULL, NULL, 0, NULL},
+};
+
 static PyGetSetDef compiled_getset[] = {
     {"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL},
     {"cache", (getter)compiled_get_cache, NULL, NULL, NULL},
@@ -661,6 +675,7 @@ static PyTypeObject CompiledFunctionType = {
     .tp_repr = (reprfunc)compiled_repr,
     .tp_dictoffset = offsetof(CompiledFunction, dict),
     .tp_weaklistoffset = offsetof(CompiledFunction, weakrefs),
+    .tp_methods = compiled_methods,
     .tp_getset = compiled_getset,
 };
 

@@ -3,10 +3,12 @@
 # ruff: noqa: ARG001 - the two rules at the end share a signature with all rules
 from __future__ import annotations
 
+import contextlib
+import copy
 import functools
 import types
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 
@@ -28,12 +30,14 @@ __all__ = [
     "Exported",
     "allow_in_graph",
     "disable",
+    "error_on_graph_break",
     "explain",
     "export",
     "graph_break",
     "is_compiling",
     "mark_dynamic",
     "mark_static",
+    "mark_unbacked",
     "optimize",
     "reset",
 ]
@@ -56,10 +60,16 @@ def optimize(
     `shelf` keeps entries from process to process. `span(step, about)` makes a context around each step.
 
     Raises:
-        UsageError: unknown backend, or not a callable.
+        UsageError: unknown backend, not a callable, or an argument of another type.
     """
     found = lookup_backend(backend)
     settings = options if options is not None else DynamoOptions()
+    if dynamic not in (None, True, False):
+        raise UsageError(f"dynamic is None, True or False, not {dynamic!r}")
+    if fullgraph not in (True, False):
+        raise UsageError(f"fullgraph is True or False, not {fullgraph!r}")
+    if not isinstance(settings, DynamoOptions):
+        raise UsageError(f"options is a DynamoOptions, not {type(settings).__name__}")
 
     def decorate(target: Any) -> Any:
         compiler = Compiler(
@@ -72,7 +82,7 @@ def optimize(
             span=span,
         )
         if isinstance(target, torch.nn.Module):
-            return CompiledModule(target, compiler.compile(_calling_module()))
+            return CompiledModule(target, compiler.compile(_calling_module()), decorate)
         if isinstance(target, types.MethodType):
             return types.MethodType(
                 compiler.compile(_as_function(target.__func__)), target.__self__
@@ -106,9 +116,15 @@ def _calling_module() -> types.FunctionType:
 class CompiledModule(torch.nn.Module):
     """A module whose calls are compiled; everything else is the original's."""
 
-    def __init__(self, module: torch.nn.Module, compiled: CompiledFunction) -> None:
+    def __init__(
+        self,
+        module: torch.nn.Module,
+        compiled: CompiledFunction,
+        again: Callable[[torch.nn.Module], Any],
+    ) -> None:
         super().__init__()
         object.__setattr__(self, "_original", module)
+        object.__setattr__(self, "_again", again)
         object.__setattr__(self, "_compiled", compiled)
         for table in ("_parameters", "_buffers", "_modules"):
             object.__setattr__(self, table, getattr(module, table))
@@ -128,11 +144,23 @@ class CompiledModule(torch.nn.Module):
         object.__setattr__(self, "training", mode)
         return self
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A copy of the module, compiled in the same way."""
+        return self._again(copy.deepcopy(self._original, memo))
+
+    def __reduce__(self) -> Any:
+        """The module itself: what compiled it stays behind."""
+        return _itself, (self._original,)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(object.__getattribute__(self, "_original"), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._original, name, value)
+
+
+def _itself(module: torch.nn.Module) -> torch.nn.Module:
+    return module
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +242,32 @@ def graph_break() -> None:
     """End the graph here; without effect outside of capture."""
 
 
+class error_on_graph_break(contextlib.ContextDecorator):  # noqa: N801 - used like a function
+    """A region of a captured program in which a graph break raises, or doesn't, whatever `fullgraph` is.
+
+    `with error_on_graph_break(False):` allows breaks under `fullgraph=True`; with True each is a
+    `CaptureError`. Regions nest. A context manager and a decorator; without effect outside of capture.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        if enabled not in (True, False):
+            raise UsageError(f"breaks are errors or not: True or False, not {enabled!r}")
+        self.enabled = enabled
+        self.former: bool | None = None
+
+    def __enter__(self) -> Self:
+        self.former = _say_of_breaks(self.enabled)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        _say_of_breaks(self.former)
+
+
+def _say_of_breaks(enabled: bool | None) -> bool | None:
+    """While capturing: what is said of breaks from here on; gives what was said before."""
+    return None
+
+
 def reset() -> None:
     """Forget everything that was compiled; the next calls are captured anew."""
     forget_all()
@@ -229,12 +283,12 @@ def mark_dynamic(
     """Make sizes of an input symbolic from the first capture, optionally within limits.
 
     Raises:
-        UsageError: no such dimension, or the size is outside the limits.
+        UsageError: not a tensor, no such dimension, limits that are none, or a size outside of them.
     """
-    for dimension in index if isinstance(index, tuple | list) else (index,):
-        if not -tensor.dim() <= dimension < tensor.dim():
-            raise UsageError(f"dimension {dimension} of a tensor with {tensor.dim()} dimensions")
-        place = dimension % tensor.dim()
+    limits = [limit for limit in (min, max) if limit is not None]
+    if not all(type(limit) is int and limit >= 0 for limit in limits) or limits != sorted(limits):
+        raise UsageError(f"min and max are sizes, min the smaller: not {min!r} and {max!r}")
+    for place in _dimensions(tensor, index):
         size = tensor.shape[place]
         if (min is not None and size < min) or (max is not None and size > max):
             raise UsageError(f"size {size} of dimension {place} is outside [{min}, {max}]")
@@ -244,12 +298,43 @@ def mark_dynamic(
 
 
 def mark_static(tensor: torch.Tensor, index: int | tuple[int, ...] | None = None) -> None:
-    """Keep sizes of an input specialised even after they changed; all sizes by default."""
-    if index is None:
-        index = tuple(range(tensor.dim()))
-    for dimension in index if isinstance(index, tuple | list) else (index,):
+    """Keep sizes of an input specialised even after they changed; all sizes by default.
+
+    Raises:
+        UsageError: not a tensor, or no such dimension.
+    """
+    for place in _dimensions(tensor, index):
         marks: Any = tensor.__dict__
-        marks.setdefault("_dynamo_static_indices", set()).add(dimension % tensor.dim())
+        marks.setdefault("_dynamo_static_indices", set()).add(place)
+
+
+def mark_unbacked(tensor: torch.Tensor, index: int | tuple[int, ...]) -> None:
+    """Make sizes of an input symbolic without any assumption: 0 and 1 are sizes like others.
+
+    Nothing is asked of such a size while capturing: a statement that branches on it is a graph break.
+
+    Raises:
+        UsageError: not a tensor, or no such dimension.
+    """
+    for place in _dimensions(tensor, index):
+        marks: Any = tensor.__dict__
+        marks.setdefault("_dynamo_unbacked_indices", set()).add(place)
+
+
+def _dimensions(tensor: torch.Tensor, index: Any) -> list[int]:
+    """The dimensions that a mark names, from the front."""
+    if not isinstance(tensor, torch.Tensor):
+        raise UsageError(f"sizes of tensors are marked, not of {type(tensor).__name__}")
+    if index is None:
+        return list(range(tensor.dim()))
+    found = []
+    for dimension in index if isinstance(index, tuple | list) else (index,):
+        if type(dimension) is not int:
+            raise UsageError(f"a dimension is an int or a tuple of ints, not {dimension!r}")
+        if not -tensor.dim() <= dimension < tensor.dim():
+            raise UsageError(f"dimension {dimension} of a tensor with {tensor.dim()} dimensions")
+        found.append(dimension % tensor.dim())
+    return found
 
 
 def disable(function: Any = None, *, recursive: bool = True, reason: str | None = None) -> Any:
@@ -287,6 +372,12 @@ def allow_in_graph(function: Any) -> Any:
 @rule(is_compiling)
 def _is_compiling(machine: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return True
+
+
+@rule(_say_of_breaks)
+def _breaks_raise(machine: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    former, machine.breaks_raise = machine.breaks_raise, args[0]
+    return former
 
 
 @rule(graph_break)

@@ -12,7 +12,8 @@ from __future__ import annotations
 import dis
 import linecache
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -82,8 +83,15 @@ class Request:
     history: History
     hook: Callable[..., Any]
     fullgraph: bool = False
+    breaks_raise: bool | None = None  # what a region says that a resume function begins in
+    regions: dict[CodeType, bool | None] = field(default_factory=dict)  # of resume functions
     dynamic: bool | None = None
     observer: Callable[[str, str], None] | None = None
+
+    @property
+    def backend_name(self) -> str:
+        """What messages call the backend."""
+        return str(getattr(self.backend, "__name__", type(self.backend).__name__))
 
     @property
     def symbolic(self) -> bool:
@@ -147,6 +155,7 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
     recorder = Recorder(sizes)
     session = Session(request.function, recorder)
     machine = Machine(session, breaks)
+    machine.breaks_raise = request.breaks_raise
     recorder.machine = machine
     state = GlobalState.now()
     limit = sys.getrecursionlimit()
@@ -248,7 +257,7 @@ def _check_break(request: Request, machine: Machine, stop: GraphBreak) -> str:
         code, line = request.function.__code__, request.function.__code__.co_firstlineno
     else:
         code, line = machine.frames[-1].code, machine.frames[-1].line
-    if request.fullgraph:
+    if request.fullgraph if machine.breaks_raise is None else machine.breaks_raise:
         raise CaptureError(
             stop.reason, stop.why, code.co_qualname, code.co_filename, line
         ) from stop.__cause__
@@ -273,7 +282,9 @@ def _emit_break(request: Request, emitter: Emitter, machine: Machine, stop: Grap
     inner: str | None = None
     try:
         for level in range(depth - 1, -1, -1):
-            inner = emit_step(emitter, frames[level], inner, request.resume, request.hook)
+            region = frames[level + 1].breaks_raise if level + 1 < depth else machine.breaks_raise
+            resume = partial(_resume_in, request, region)
+            inner = emit_step(emitter, frames[level], inner, resume, request.hook)
         emit_effects(emitter)
     except CannotReconstruct as error:
         if depth > 1:
@@ -281,6 +292,15 @@ def _emit_break(request: Request, emitter: Emitter, machine: Machine, stop: Grap
         raise SkipFrame(f"{stop.reason.title}: {stop.why}; {error}") from error
     assert inner is not None
     return inner
+
+
+def _resume_in(
+    request: Request, region: bool | None, key: Any, code: CodeType, names: dict[str, Any]
+) -> Resume:
+    """The resume function of a place, which goes on in the region of its frame."""
+    made = request.resume(key, code, names)
+    request.regions[made.code] = region
+    return made
 
 
 def _restart(machine: Machine, tick: int, stop: GraphBreak) -> None:
@@ -364,7 +384,13 @@ def _finish(
         places = recorder.sizes.symbol_sources()
     program = compile_program(guards, places, code=request.function.__code__, inputs=emitter.inputs)
     run, text = build_entry(
-        emitter, compiled, graph_inputs, returned, request.function.__qualname__, again
+        emitter,
+        compiled,
+        graph_inputs,
+        returned,
+        request.function.__qualname__,
+        again,
+        request.backend_name,
     )
     if request.observer is not None:
         request.observer("02_guards.py", program.text())
@@ -431,7 +457,7 @@ def _compile(
     request: Request, module: Any, example_inputs: Sequence[Any], sizes: Sizes | None
 ) -> Callable[..., Any]:
     backend = request.backend
-    name = getattr(backend, "__name__", type(backend).__name__)
+    name = request.backend_name
     if not getattr(backend, "symbolic", False):
         for node, real in zip(
             (n for n in module.graph.nodes if n.op == "placeholder"), example_inputs, strict=True

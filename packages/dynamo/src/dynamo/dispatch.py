@@ -128,6 +128,7 @@ class Compiler:
         self.skipped: dict[CodeType, str] = {}
         self.history: dict[CodeType, History] = {}
         self._resumes: dict[Any, Resume] = {}
+        self._regions: dict[CodeType, bool | None] = {}  # what `error_on_graph_break` says there
         self._worth: dict[CodeType, Worth] = {}
         self._caches: list[CodeCache] = []
         self._suspended: list[tuple[CodeCache, tuple[Entry, ...]]] = []
@@ -390,6 +391,8 @@ class Compiler:
             self.history.setdefault(function.__code__, History()),
             self.nested.hook,
             self.fullgraph,
+            self._regions.get(function.__code__),
+            self._regions,
             self.dynamic,
             self.observer,
         )

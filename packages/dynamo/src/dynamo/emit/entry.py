@@ -9,6 +9,8 @@ from __future__ import annotations
 import linecache
 from typing import TYPE_CHECKING, Any
 
+from dynamo.errors import BackendError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -24,15 +26,20 @@ def build_entry(
     returned: str,
     name: str,
     again: str | None = None,
+    backend: str = "",
 ) -> tuple[Callable[[list[Any]], Any], str]:
-    """The entry and its source text; `again` makes the call eagerly, should the graph raise."""
+    """The entry and its source text; `again` makes the call eagerly, should the graph raise.
+
+    What the first call of the graph gives is held to what the backend promised.
+    """
     lines = ["def entry(inputs):"]
     if emitter.inputs:
         names = ", ".join(f"i{n}" for n in range(len(emitter.inputs)))
         lines.append(f"    {names}{',' if len(emitter.inputs) == 1 else ''} = inputs")
     scope = dict(emitter.constants)
     if graph is not None:
-        scope["graph"] = graph
+        checked = _Checked(graph, len(emitter.graph_outputs), scope, f"the backend {backend}", name)
+        scope["graph"] = checked
         arguments = ", ".join(graph_inputs)
         boxed = getattr(graph, "boxed", False)
         call = f"graph([{arguments}])" if boxed else f"graph({arguments})"
@@ -49,6 +56,43 @@ def build_entry(
     lines.append(f"    return {returned}")
     source = "\n".join(lines) + "\n"
     return entry_function(source, scope, name), source
+
+
+class _Checked:
+    """Stands for a graph until its first call has given what was promised."""
+
+    def __init__(
+        self,
+        graph: Callable[..., Any],
+        outputs: int,
+        scope: dict[str, Any],
+        backend: str,
+        function: str,
+    ) -> None:
+        self.graph, self.outputs, self.scope = graph, outputs, scope
+        self.backend, self.function = backend, function
+
+    def __call__(self, *inputs: Any) -> Any:
+        """The graph's results; from now on the entry calls the graph itself.
+
+        Raises:
+            BackendError: it is no tuple or list, or not as long as the graph has outputs.
+        """
+        results = self.graph(*inputs)
+        if self.outputs:
+            promised = f"a tuple of {self.outputs} was promised, the graph's outputs"
+            if not isinstance(results, tuple | list):
+                kind = type(results).__name__
+                raise BackendError(
+                    f"the callable of {self.backend} for {self.function} gave one {kind}; {promised}"
+                )
+            if len(results) != self.outputs:
+                raise BackendError(
+                    f"the callable of {self.backend} for {self.function} gave {len(results)} "
+                    f"results; {promised}"
+                )
+        self.scope["graph"] = self.graph
+        return results
 
 
 def entry_function(source: str, scope: dict[str, Any], name: str) -> Callable[[list[Any]], Any]:

@@ -160,14 +160,21 @@ class Sizes:
     def shape_of(self, source: Source, tensor: torch.Tensor) -> tuple[Any, tuple[int, ...]]:
         """Symbolic sizes for an input (None if all are static), and which dimensions are symbolic."""
         marked = getattr(tensor, "_dynamo_dynamic_indices", None) or set()
+        unbacked = getattr(tensor, "_dynamo_unbacked_indices", None) or set()
         fixed = getattr(tensor, "_dynamo_static_indices", None) or set()
-        if isinstance(source, ModuleMemberSource) and not marked:
+        if isinstance(source, ModuleMemberSource) and not (marked or unbacked):
             return None, ()
         sizes: list[Any] = list(tensor.shape)
         dynamic: list[int] = []
-        together = self._changed_together(source, tensor, {*marked, *fixed})
+        together = self._changed_together(source, tensor, {*marked, *unbacked, *fixed})
         for dimension, size in enumerate(tensor.shape):
             place = SizeSource(source, dimension)
+            if dimension in unbacked:
+                name = f"s{len(self.sources)}"
+                sizes[dimension] = self.environment.create_unbacked(name)
+                self._register(name, place, sizes[dimension], size)
+                dynamic.append(dimension)
+                continue
             if dimension in marked:
                 symbolic = True
             elif dimension in fixed or self.dynamic is False:

@@ -154,3 +154,15 @@ class CompiledFunction:
 
     def __repr__(self) -> str:
         return f"<compiled {self.__wrapped__!r}>"
+
+    def __copy__(self) -> CompiledFunction:
+        """Itself, as of a function."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> CompiledFunction:
+        """Itself, as of a function."""
+        return self
+
+    def __reduce__(self) -> str:
+        """By name, as a function: what is found under the name when it is loaded."""
+        return self.__wrapped__.__qualname__

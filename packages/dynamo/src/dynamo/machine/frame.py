@@ -35,6 +35,7 @@ class Frame:
 
     __slots__ = (
         "before",
+        "breaks_raise",
         "builtins",
         "called_with",
         "closure",
@@ -82,6 +83,7 @@ class Frame:
         self.names: dict[str, Any] | None = None
         self.tick = 0
         self.module_path: str | None = None
+        self.breaks_raise: bool | None = None  # what the machine said when the frame was entered
 
     def drop_variables(self) -> None:
         """What a frame that returned does: a generator that only it held is closed now."""

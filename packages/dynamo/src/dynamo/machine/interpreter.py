@@ -31,6 +31,7 @@ class Machine:
 
     __slots__ = (
         "break_ticks",
+        "breaks_raise",
         "current_exception",
         "failed_finally",
         "frames",
@@ -47,6 +48,7 @@ class Machine:
         self.current_exception: BaseException | None = None
         self.interpreting = True  # the program runs: what it drops is dropped for it, too
         self.failed_finally: GraphBreak | None = None  # in a generator that was dropped
+        self.breaks_raise: bool | None = None  # in a region of the program that says so
 
     # -- frames ------------------------------------------------------------------------------------
 
@@ -55,6 +57,7 @@ class Machine:
         frames = self.frames
         if len(frames) > _DEEPEST:
             raise GraphBreak(BreakReason.RECURSION, "calls are nested too deeply to inline")
+        frame.breaks_raise = self.breaks_raise
         frames.append(frame)
         ops = frame.ops
         break_ticks = self.break_ticks
