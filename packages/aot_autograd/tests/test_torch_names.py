@@ -161,23 +161,6 @@ def test_the_running_checkpoint_is_seen():
     assert _torch.checkpoint_hook() is None
 
 
-def test_what_a_policy_keeps_is_seen():
-    from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
-
-    seen = []
-
-    class Wrapped(torch.Tensor):
-        @classmethod
-        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-            seen.append((func, _torch.is_kept_by_policy()))
-            return super().__torch_dispatch__(func, types, args, kwargs or {})
-
-    x = randn(2).as_subclass(Wrapped).requires_grad_()
-    contexts = lambda: create_selective_checkpoint_contexts([torch.ops.aten.sin.default])
-    checkpoint(lambda x: x.sin().exp(), x, use_reentrant=False, context_fn=contexts)
-    assert [one for one in seen if one[1]] == [(torch.ops.aten.detach.default, True)]
-
-
 def test_gradients_arrive_by_accumulation_too():
     x = randn(2, requires_grad=True)
     (gradient,) = _torch.accumulated_gradients_of([x.sin()], [x], [torch.ones(2)])
