@@ -229,6 +229,68 @@ def refused_index():
     return good, "no error"
 
 
+class Choice:
+    def __init__(self, name):
+        self.name = name
+
+
+RELU = Choice("relu")
+
+
+@functools.lru_cache
+def chosen(choice, scale):
+    return len(choice.name) * scale
+
+
+@case
+def remembered_answers():
+    def f(x):
+        return x * chosen(RELU, scale=2)
+
+    return compile_api.compile(f)(inputs(4))
+
+
+class Instantiating(dict):
+    def __getitem__(self, key):
+        return super().__getitem__(key)()
+
+
+KINDS = Instantiating(gelu=torch.nn.GELU, relu=torch.nn.ReLU)
+
+
+@case
+def a_dict_that_makes_its_items():
+    def f(x):
+        return KINDS["gelu"](x)
+
+    return compile_api.compile(f)(inputs(4))
+
+
+def renamed(cls):
+    def wrap():
+        def store(self, name, value):
+            self.__dict__[name] = value
+
+        return store
+
+    cls.__setattr__ = wrap()
+    return cls
+
+
+@renamed
+class Strict:
+    def __init__(self, width):
+        self.width = width
+
+
+@case
+def a_method_that_a_decorator_made():
+    def f(x):
+        return x * Strict(3).width
+
+    return compile_api.compile(f)(inputs(4))
+
+
 @case
 def convolution():
     torch.manual_seed(0)

@@ -111,6 +111,8 @@ class _EntryWriter(Writer):
             if guard.kind is GuardKind.IDENTITY:
                 held = guard.operand
                 held = held() if isinstance(held, Weakly) else held
+                if isinstance(held, type):
+                    self._classes[held] = None
                 self._leading.setdefault(id(held), ("at", guard.source))
             elif guard.kind is GuardKind.TYPE:
                 self._classes[guard.operand] = None
@@ -559,9 +561,9 @@ def _verify(data: Any, reader: Reader, entry: _EntryReader) -> None:
             raise Foreign(f"{owner.__qualname__}.{name} has changed")
     for function, args, kwargs, result in data["answers"]:
         asked = reader.value(function)
-        if not same_constant(
-            asked(*reader.value(args), **reader.value(kwargs)), reader.value(result)
-        ):
+        given = [entry.argument(*pair) for pair in args]
+        named = {name: entry.argument(*pair) for name, *pair in kwargs}
+        if not same_constant(asked(*given, **named), reader.value(result)):
             raise Foreign(f"{asked.__qualname__} answers something else")
 
 
