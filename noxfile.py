@@ -23,6 +23,10 @@ PACKAGES = ("primtorch", "dynamo", "aot_autograd", "inductor", "compile_api")
 SOURCES = tuple(f"packages/{package}/src" for package in PACKAGES)
 CONSTRAINTS = ROOT / "ci" / "constraints.txt"
 BASE = ROOT / ".nox" / "base"
+# The models run on the newest torch with torchvision and timm, so that two versions are always covered.
+MODEL_CONSTRAINTS = ROOT / "ci" / "constraints-models.txt"
+MODEL_BASE = ROOT / ".nox" / "base_models"
+MODEL_TOOLS = ("torchvision", "timm", "transformers")
 REPORTS = ROOT / ".nox" / "reports" / str(os.getpid())  # a folder a run: `total` adds up one run
 TOTAL = ROOT / ".nox" / "total"  # the last line that `sh ci/nox` prints
 # expecttest: torch's own operator database, which primtorch's tests draw from, imports it;
@@ -64,17 +68,22 @@ def _declared(package: str) -> list[str]:
     return [*found, package]
 
 
-def _base(session: nox.Session) -> Path:
-    """Makes the base environment if its recipe changed; returns its site-packages.
+def _base(
+    session: nox.Session,
+    folder: Path = BASE,
+    constraints: Path = CONSTRAINTS,
+    tools: tuple[str, ...] = TEST_TOOLS,
+) -> Path:
+    """Makes a base environment if its recipe changed; returns its site-packages.
 
     There is one for each Python: `.nox/base` of the one that runs nox, `.nox/base-3.12` and so on.
     """
     running = session.python in {None, "{}.{}".format(*sys.version_info[:2])}
-    base = BASE if running else BASE.with_name(f"base-{session.python}")
+    base = folder if running else folder.with_name(f"{folder.name}-{session.python}")
     python = sys.executable if running else str(Path(session.bin) / "python")
     wanted = sorted({name for package in PACKAGES for name in _project(package)["others"]})
-    recipe = [*wanted, *TEST_TOOLS, *BUILD_TOOLS]
-    digest = hashlib.sha256("\n".join([*recipe, CONSTRAINTS.read_text()]).encode()).hexdigest()
+    recipe = [*wanted, *tools, *BUILD_TOOLS]
+    digest = hashlib.sha256("\n".join([*recipe, constraints.read_text()]).encode()).hexdigest()
     stamp = base / "recipe"
     if not stamp.exists() or stamp.read_text() != digest:
         session.log(f"making {base.name}: torch and the rest of what is not ours, once (minutes)")
@@ -83,17 +92,17 @@ def _base(session: nox.Session) -> Path:
         # bytecode of the few modules that are imported is made at the first import; of all, for minutes
         install = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-compile")
         session.run(
-            str(base / "bin" / "python"), *install, "-c", str(CONSTRAINTS), *recipe, external=True,
+            str(base / "bin" / "python"), *install, "-c", str(constraints), *recipe, external=True,
         )  # fmt: skip
         stamp.write_text(digest)
     return next((base / "lib").glob("python3.*/site-packages"))
 
 
-def _prepare(session: nox.Session, *packages: str) -> None:
+def _prepare(session: nox.Session, *packages: str, base: Path | None = None) -> None:
     """Fills the session's environment: the base underneath, of ours only `packages`."""
     session.env["PYTHONPATH"] = None
     site = next((Path(session.virtualenv.location) / "lib").glob("python3.*/site-packages"))
-    (site / "base.pth").write_text(f"{_base(session)}\n")
+    (site / "base.pth").write_text(f"{base or _base(session)}\n")
     folders = [part for package in packages for part in ("-e", f"packages/{package}")]
     session.run(
         "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
@@ -246,8 +255,11 @@ def stress(session: nox.Session) -> None:
 
 @nox.session
 def models(session: nox.Session) -> None:
-    """The models people run, each in its own process, judged against float64; `-- --help`."""
-    _prepare(session, *PACKAGES)
+    """The models people run, each in its own process, judged against float64; `-- --help`.
+
+    Resumable: models whose row is there are not run again. `-- --system torch` adds torch.compile's rows.
+    """
+    _prepare(session, *PACKAGES, base=_base(session, MODEL_BASE, MODEL_CONSTRAINTS, MODEL_TOOLS))
     session.run("python", "-m", "benchmarks.models.run", *session.posargs)
 
 
@@ -282,13 +294,21 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session
+def report(session: nox.Session) -> None:
+    """docs/models.md and its plots from the committed rows, or from a file named after `--`."""
+    _prepare(session, *PACKAGES)
+    session.run("python", "-m", "benchmarks.models.report", *session.posargs)
+
+
+@nox.session
 def quick_models(session: nox.Session) -> None:
     """Twelve of those models, inference and training, without times; minutes."""
     _prepare(session, *PACKAGES)
     rows = REPORTS / "quick_models.jsonl"
     session.run(
         "python", "-m", "benchmarks.models.run",
-        "--quick", "--again", "--seconds", "0", "--jobs", "2", "--out", str(rows),
+        "--quick", "--again", "--seconds", "0", "--jobs", "2", "--phases", "inference,training",
+        "--out", str(rows),
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 TOLERANCE = 2e-5
 FACTOR = 1.5
-MOVES = 2
+MOVES = 6
 SMALL = 1e-2  # a tensor's error is measured against at least this share of the greatest one's norm
 PHASES = ("inference", "training")
 

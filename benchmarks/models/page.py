@@ -1,25 +1,18 @@
-"""What the rows say: one line for each failure, a summary, and the page docs/models.md.
-
-python -m benchmarks.models.page .nox/models.jsonl > docs/models.md
-"""
+"""What the rows say: one line for each failure, and a summary."""
 
 from __future__ import annotations
 
-import json
-import platform
 import re
-import statistics
-import sys
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.models.registry import ALLOWED_BREAKS, REGISTRY
+from benchmarks.models.registry import ALLOWED_BREAKS
+from benchmarks.models.sweep import LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["failures", "page", "summary", "unexpected"]
+__all__ = ["PHASES", "failures", "plain", "summary", "unexpected"]
 
 PHASES = ("inference", "training")
 
@@ -58,6 +51,26 @@ def failures(row: dict[str, Any]) -> list[str]:
             found.append(
                 f"{name}, {phase}: {part['graphs']} graphs, {row['expected_graphs']} expected"
             )
+    return found + _sweep_failures(row)
+
+
+def _sweep_failures(row: dict[str, Any]) -> list[str]:
+    """What is wrong with the sweep over sizes; a model with graph breaks has more graphs by its nature."""
+    swept, name = row.get("dynamic"), row["name"]
+    if not swept:
+        return []
+    if swept["fault"]:
+        return [f"{name}, sizes: {_cause(swept['fault'])}"]
+    found = (
+        [f"{name}, sizes: {len(swept['wrong'])} wrong; {swept['wrong'][0]}"]
+        if swept["wrong"]
+        else []
+    )
+    limit = LIMIT * (1 + 2 * ALLOWED_BREAKS.get(name, (0, ""))[0])
+    if swept["graphs"] > limit:
+        found.append(
+            f"{name}, sizes: {swept['graphs']} compiles (at {', '.join(swept['compiled_at'])})"
+        )
     return found
 
 
@@ -110,101 +123,6 @@ def summary(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _cell(row: dict[str, Any], phase: str) -> list[str]:
-    part = row.get(phase)
-    if part is None:
-        return ["", "", "", ""]
-    verdict = "yes" if part["correct"] else "**no**"
-    graphs = f"{part['graphs']}" if part["graphs"] is not None else "-"
-    if part["breaks"]:
-        graphs += f" ({len(part['breaks'])} breaks)"
-    cold = f"{part['cold_s']:.1f}" if "cold_s" in part else "-"
-    ratio = f"{part['eager_s'] / part['ours_s']:.2f}" if "ours_s" in part else "-"
-    return [verdict, graphs, cold, ratio]
-
-
-def page(rows: list[dict[str, Any]]) -> str:
-    """The page: failures first, then every model, then the names that were replaced."""
-    import torch
-    import transformers
-
-    lines = [
-        "# The models people run",
-        "",
-        (
-            "Made by `python -m benchmarks.models.page` from the rows of `sh ci/nox -s models`; not edited by hand."
-            f" torch {torch.__version__}, transformers {transformers.__version__}, Python {platform.python_version()},"
-            f" {platform.machine()}."
-        ),
-        "",
-        (
-            "Each model is built from its configuration with two layers, narrow widths, batch 2 and short sequences."
-            " Right means: outputs, loss and every gradient are as near to float64 as eager's (1.5 times its error,"
-            " or 2e-5). Cold is the first call with empty caches; speed-up is eager's steady time over ours at these"
-            " tiny sizes, where the overhead of a call decides; the machine was not idle."
-        ),
-        "",
-        *(f"- {line}" for line in summary(rows).splitlines()),
-        *(f"- {line}" for line in _speed(rows)),
-        "",
-        "## What fails",
-        "",
-    ]
-    failed = [text for row in rows for text in failures(row)]
-    lines += [
-        f"- {_escape(text)}" + (f" ({count} times)" if count > 1 else "")
-        for text, count in Counter(failed).items()
-    ] or ["Nothing."]
-    head = [
-        "model",
-        *(
-            f"{phase}: {what}"
-            for phase in PHASES
-            for what in ("right", "graphs", "cold s", "speed-up")
-        ),
-    ]
-    lines += ["", "## Every model", "", _line(head), _line(["---"] * len(head))]
-    ran = [row for row in rows if "skipped" not in row]
-    lines += [
-        _line([row["name"], *_cell(row, "inference"), *_cell(row, "training")]) for row in ran
-    ]
-    lines += [
-        "",
-        "## Names that are built under another name",
-        "",
-        _line(["listed", "built", "why"]),
-        _line(["---"] * 3),
-    ]
-    lines += [_line([e.name, e.built, e.reason]) for e in REGISTRY.values() if e.built]
-    return "\n".join(lines) + "\n"
-
-
-def _speed(rows: list[dict[str, Any]]) -> list[str]:
-    found = []
-    for phase in PHASES:
-        parts = [row[phase] for row in rows if "ours_s" in row.get(phase, {})]
-        if parts:
-            ratios = [part["eager_s"] / part["ours_s"] for part in parts]
-            cold = statistics.median(part["cold_s"] for part in parts)
-            slower = sum(ratio < 1 for ratio in ratios)
-            found.append(
-                f"{phase}: geometric mean of the speed-up {statistics.geometric_mean(ratios):.2f}, slower than"
-                f" eager {slower} of {len(ratios)}; median cold compile {cold:.1f} s"
-            )
-    return found
-
-
-def _escape(text: str) -> str:
+def plain(text: str) -> str:
+    """A text without what Markdown would read as its own."""
     return text.replace("<", "&lt;").replace("|", "/").replace("*", "\\*").replace("`", "")
-
-
-def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-if __name__ == "__main__":
-    seen = {}
-    for text in Path(sys.argv[1]).read_text().splitlines():
-        row = json.loads(text)
-        seen[row["name"]] = row
-    print(page([seen[name] for name in REGISTRY if name in seen]), end="")

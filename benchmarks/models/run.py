@@ -29,7 +29,7 @@ from benchmarks.models.page import failures, summary, unexpected
 from benchmarks.models.registry import QUICK, REGISTRY
 
 ROOT = Path(__file__).parents[2]
-PHASES = ("inference", "training", "dynamic")
+ALL_PHASES = ("inference", "training", "dynamic")
 # A server that has imported everything once; each model runs in a process forked from it.
 _SERVER = multiprocessing.get_context("forkserver")
 _PRELOAD = {"ours": "benchmarks.models.preload", "torch": "benchmarks.models.preload_peer"}
@@ -67,7 +67,7 @@ def read_rows(path: Path) -> dict[str, dict[str, Any]]:
         for line in path.read_text().splitlines():
             row = json.loads(line)
             before = rows.get(row["name"], {})
-            kept = {key: before[key] for key in PHASES if key in before}
+            kept = {key: before[key] for key in ALL_PHASES if key in before}
             rows[row["name"]] = {**kept, **row}
     return rows
 
