@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from primtorch.makers import MAKERS
 from primtorch.prims import family_of, is_prim
 from primtorch.registry import registered
 
@@ -44,8 +45,10 @@ class Values:
     """Makes tensors of one dtype from a fixed stream of numbers."""
 
     def __init__(self, operator: OpOverload, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-        self.generator = torch.Generator().manual_seed(zlib.crc32(f"{operator} {dtype}".encode()))
+        self.dtype: torch.dtype = dtype
+        self.generator: torch.Generator = torch.Generator().manual_seed(
+            zlib.crc32(f"{operator} {dtype}".encode())
+        )
 
     def tensor(self, *shape: int, low: float = -2.0, high: float = 3.0) -> torch.Tensor:
         """A row-major tensor of ordinary values between `low` and `high`."""
@@ -404,7 +407,7 @@ def _takes_any_arguments(operator: OpOverload) -> bool:
 def samples_of(operator: OpOverload, dtype: torch.dtype) -> Iterator[Sample]:
     """Calls of `operator` on operands of `dtype` that eager accepts, with what eager returns."""
     values = Values(operator, dtype)
-    maker = _MAKERS.get(str(operator))
+    maker = _MAKERS.get(str(operator)) or MAKERS.get(str(operator))
     if maker is None:
         calls: Any = _from_schema(operator, values) if _takes_any_arguments(operator) else ()
     else:

@@ -12,7 +12,7 @@ What "inductor" keeps whole, beside the prims, and why:
     index_add, index_copy               one scatter that refuses negative indices, as eager does
     lerp.Scalar and like                nothing: elementwise operators are always taken apart, fusion rebuilds them
     sort, topk, kthvalue, scans, windows, convolutions, factorisations, transforms: prims already
-    bicubic and anti-aliased resizing, ctc_loss, recurrent cells of a vendor: no decomposition, run by ATen
+    bags of embeddings, the CTC loss, histc, multinomial: the library loops over what varies, and checks values
 
 A table is passed as an argument, never registered globally. Invariant: no table maps an operator that it keeps, so
 applying it repeatedly ends.
@@ -106,12 +106,8 @@ def _overloads(*names: str) -> frozenset[OpOverload]:
     return frozenset(o for o in (overload(f"aten.{n}") for n in names) if o is not None)
 
 
-INDUCTOR_KEEPS: frozenset[OpOverload] = PRIMS | _overloads(
-    "addmm",
-    "baddbmm",
-    "embedding",
-    "index_add",
-    "index_copy",
+# One call of the library each: loops over time, bags, data that is checked by value.
+_LEFT_TO_THE_LIBRARY = _overloads(
     "native_batch_norm",
     "_ctc_loss",
     "_ctc_loss.Tensor",
@@ -124,16 +120,28 @@ INDUCTOR_KEEPS: frozenset[OpOverload] = PRIMS | _overloads(
     "_embedding_bag_per_sample_weights_backward",
     "histc",
     "multinomial",
-    "_scaled_dot_product_flash_attention",
-    "_scaled_dot_product_flash_attention_backward",
-    "_scaled_dot_product_flash_attention_for_cpu",
-    "_scaled_dot_product_flash_attention_for_cpu_backward",
-    "_scaled_dot_product_efficient_attention",
-    "_scaled_dot_product_efficient_attention_backward",
-    "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_cudnn_attention_backward",
-    "_scaled_dot_product_fused_attention_overrideable",
-    "_scaled_dot_product_fused_attention_overrideable_backward",
+)
+
+INDUCTOR_KEEPS: frozenset[OpOverload] = (
+    PRIMS
+    | _LEFT_TO_THE_LIBRARY
+    | _overloads(
+        "addmm",
+        "baddbmm",
+        "embedding",
+        "index_add",
+        "index_copy",
+        "_scaled_dot_product_flash_attention",
+        "_scaled_dot_product_flash_attention_backward",
+        "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+        "_scaled_dot_product_efficient_attention",
+        "_scaled_dot_product_efficient_attention_backward",
+        "_scaled_dot_product_cudnn_attention",
+        "_scaled_dot_product_cudnn_attention_backward",
+        "_scaled_dot_product_fused_attention_overrideable",
+        "_scaled_dot_product_fused_attention_overrideable_backward",
+    )
 )
 
 # Canonical beside torch's own `core` tag: operators that backends at ATen's level implement as one kernel.
@@ -192,7 +200,7 @@ def _core_aten() -> frozenset[OpOverload]:
     return (
         PRIMS
         | _CANONICAL
-        | INDUCTOR_KEEPS
+        | (INDUCTOR_KEEPS - _LEFT_TO_THE_LIBRARY)
         | frozenset(
             o
             for o in registered()
