@@ -94,3 +94,30 @@ def test_wrong_arguments_raise_what_eager_raises() -> None:
         infer(torch.ops.aten.sum.dim_IntList, (meta, [5]))
     with pytest.raises(RuntimeError, match="must match the size"):
         infer(torch.ops.aten.add.Tensor, (meta, meta_of(torch.randn(3, 5))))
+
+
+def _heads(*shape):
+    return torch.randn(shape)
+
+
+def _tokens(batch, heads, tokens, width):
+    return torch.randn(batch, tokens, heads, width).transpose(1, 2)
+
+
+def _widths_first(batch, heads, tokens, width):
+    return torch.randn(width, batch, heads, tokens).permute(1, 2, 3, 0)
+
+
+@pytest.mark.parametrize("make", [_heads, _tokens, _widths_first])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_on_the_cpu_in_every_order_of_dimensions(make, dtype, causal):
+    comparison = database.Comparison()
+    for length, span in ((3, 3), (3, 6), (6, 3)):
+        q, k, v = (make(2, 4, n, 8).to(dtype).requires_grad_() for n in (length, span, span))
+        with comparison:
+            out = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+            out.backward(torch.ones_like(out))
+    if make is not _widths_first:  # that order is left to the operators that attention is made of
+        assert any("flash_attention_for_cpu" in name for name in comparison.right)
+    assert not comparison.wrong

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from primtorch.fake.geometry import broadcast, common_device
+from primtorch.fake.geometry import broadcast, common_device, format_strides
 from primtorch.fake.meta import Shape, TensorMeta
 from primtorch.fake.promotion import result_dtype
 from primtorch.fake.registry import shape_rule
@@ -213,13 +213,15 @@ def _value_shape(query: TensorMeta, value: TensorMeta) -> Shape:
 def flash_attention_cpu(
     sizes: Sizes, query: TensorMeta, key: TensorMeta, value: TensorMeta, *args: Any, **kwargs: Any
 ) -> tuple[TensorMeta, TensorMeta]:
-    """(output stored token-major, log-sum-exp stored (batch, tokens, heads))."""
-    del sizes, key, args, kwargs
+    """(output in the query's order of dimensions, log-sum-exp stored (batch, tokens, heads))."""
+    del key, args, kwargs
     batch, heads, tokens, _ = query.shape
     shape = _value_shape(query, value)
+    # Sizes of another head width than the query's are refused by the kernel.
+    stride = format_strides(sizes, query, query.shape, None)
     accumulate = torch.float32 if query.dtype in (torch.float16, torch.bfloat16) else query.dtype
     return (
-        TensorMeta(shape, _token_major(shape), query.dtype, query.device),
+        TensorMeta(shape, stride, query.dtype, query.device),
         TensorMeta((batch, heads, tokens), (tokens * heads, 1, heads), accumulate, query.device),
     )
 
