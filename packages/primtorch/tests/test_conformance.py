@@ -73,8 +73,8 @@ def test_an_exception_is_a_finding():
 
 
 def test_operators_without_samples_are_named():
-    report = check_backend(interpreted, operators=[aten.linalg_qr.default], dtypes=[torch.float32])
-    assert report.untried == ("aten.linalg_qr.default",)
+    report = check_backend(interpreted, operators=[aten.linalg_eig.default], dtypes=[torch.float32])
+    assert report.untried == ("aten.linalg_eig.default",)
     assert "no samples (1)" in report.text()
 
 
@@ -85,7 +85,7 @@ def test_most_prims_have_samples():
         for op in PRIMS
         if "empty" not in str(op)
     )
-    assert tried >= 0.6 * len(PRIMS)
+    assert tried >= 0.9 * len(PRIMS)
 
 
 def test_samples_are_the_same_every_time():
