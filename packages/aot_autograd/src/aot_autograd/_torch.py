@@ -32,6 +32,7 @@ __all__ = [
     "gradients_of",
     "has_composite_explicit",
     "has_composite_implicit",
+    "has_own_operators",
     "increment_version",
     "is_kept_by_policy",
     "keeps_graph",
@@ -44,6 +45,7 @@ __all__ = [
     "set_grad_enabled",
     "shares_version",
     "storage_identity",
+    "transforms_active",
     "without_saved_tensor_hooks",
 ]
 
@@ -89,12 +91,14 @@ def clear_saved_tensors(ctx: Any) -> None:
     ctx.maybe_clear_saved_tensors()
 
 
+transforms_active = torch._C._are_functorch_transforms_active
+"""Whether a transform of `torch.func` runs in this thread."""
+
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
 def applied_directly(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """`function.apply` without its search for functorch's wrappers when no transform is active."""
-    transforms_active = torch._C._are_functorch_transforms_active
     direct = super(torch.autograd.Function, function).apply
     general = function.apply
 
@@ -156,6 +160,11 @@ def run_composite_explicit(
 ) -> Any:
     """Run ATen's backend-independent kernel (foreach loops, out= variants)."""
     return operator._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+
+
+def has_own_operators(kind: type[torch.Tensor]) -> bool:
+    """Whether a tensor type handles operators itself, below autograd."""
+    return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
 def storage_identity(tensor: torch.Tensor) -> int:

@@ -15,7 +15,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from aot_autograd import interpret, verify
-from aot_autograd._torch import storage_identity
+from aot_autograd._torch import storage_identity, transforms_active
 from aot_autograd.aliasing import base_of
 from aot_autograd.compiling import Compiler, Observer, Toolchain, compile_flat
 from aot_autograd.options import AotOptions
@@ -175,7 +175,13 @@ class AotFunction:
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the compiled version for these inputs, compiling it when it is new."""
+        """Call the compiled version for these inputs, compiling it when it is new.
+
+        Under a transform of `torch.func` the function itself runs: the transform must see its
+        operators.
+        """
+        if transforms_active():
+            return self._function(*args, **kwargs)
         flat, structure = pytree.tree_flatten((args, kwargs))
         key = (structure, _state_key(), *_input_keys(flat))
         known = self._compiled.get(key)

@@ -18,10 +18,16 @@ import torch
 from torch import fx
 
 from aot_autograd import verify
+from aot_autograd._torch import has_own_operators
 from aot_autograd.aliasing import mutated_groups, share, storage_groups
 from aot_autograd.deferred import Deferred
 from aot_autograd.double import DoubleBackward
-from aot_autograd.errors import AotError, CompilerContractError, UnsupportedAliasing
+from aot_autograd.errors import (
+    AotError,
+    CompilerContractError,
+    UnsupportedAliasing,
+    UnsupportedOperator,
+)
 from aot_autograd.inputs import InputSpec
 from aot_autograd.joint import Trace, trace
 from aot_autograd.runtime import Boxed, as_boxed
@@ -98,6 +104,7 @@ def describe_inputs(
         if id(example) in seen:
             continue
         seen.add(id(example))
+        _refuse_strange(example, tag)
         meta = meta_of(value if isinstance(value, FakeTensor) else example)
         specs.append(
             InputSpec(
@@ -105,6 +112,23 @@ def describe_inputs(
             )
         )
     return specs
+
+
+def _refuse_strange(example: torch.Tensor, tag: Mapping[str, Any]) -> None:
+    """Leave to eager what has no memory that strides describe.
+
+    Raises:
+        UnsupportedOperator: for sparse tensors, and for subclasses with operators of their own.
+    """
+    kind = type(example)
+    if example.layout is not torch.strided:
+        what, why = f"a sparse input, {tag['name']}", f"its layout is {example.layout}"
+    elif has_own_operators(kind) and not isinstance(example, FakeTensor):
+        what = f"an input of the tensor subclass {kind.__name__}, {tag['name']}"
+        why = "what its operators do is decided by its __torch_dispatch__"
+    else:
+        return
+    raise UnsupportedOperator(what, why, "compile the code that works on its parts")
 
 
 def _default_tag(position: int, example: Any) -> dict[str, Any]:

@@ -123,6 +123,7 @@ def trace(
         # with the library off ATen writes them in terms of matrix products.
         with (
             torch.autograd.set_multithreading_enabled(False),
+            torch.autograd.set_detect_anomaly(False),  # what it looks at are numbers
             composite_recurrent_layers(),
             without_saved_tensor_hooks(),
             FactoryMode(context),
