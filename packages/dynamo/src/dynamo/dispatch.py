@@ -227,9 +227,7 @@ class Compiler:
                     cache.remove(cache.entries[-1])
             start = time.perf_counter()
             if self.shelf is not None:
-                taken = shelved.take(
-                    self.shelf, cache, function, slots, self.resume, self.nested.hook
-                )
+                taken = self._take(cache, function, slots)
                 if taken is not None:
                     worth.compiling += time.perf_counter() - start
                     return taken

@@ -123,23 +123,27 @@ class _Waiting:
         """The backward is there."""
         with self._lock:
             self._stop()
-            self._name = self._write(self._name)
+            self._keep()
 
     def incomplete(self) -> None:
         """Nobody asked for the backward so far."""
         with self._lock:
             if self._timer is not None:
                 self._stop()
-                try:
-                    self._name = self._write(None)
-                except Exception as error:  # noqa: BLE001 - in a thread of its own nobody could catch it
-                    _log.warning("an entry is not kept on disk: %r", error)
+                self._keep()
+
+    def _keep(self) -> None:
+        try:
+            self._name = self._write(self._name)
+        except Exception as error:  # noqa: BLE001 - whoever asked for a backward gets it all the same
+            _log.warning("an entry is not kept on disk: %r", error)
+        # Not before: a process that ends waits for the writing.
+        atexit.unregister(self.incomplete)
 
     def _stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            atexit.unregister(self.incomplete)
 
 
 def _put(shelf: Shelf, code: str, name: str | None, material: Material, hook: Any) -> str | None:
