@@ -25,7 +25,6 @@ SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.5, -3.5, 1e-8, -1e-8, 30.0, -30.0,
 UNARY = [
     "neg", "abs", "sin", "cos", "tan", "tanh", "asin", "atan", "sinh", "cosh", "asinh", "exp", "exp2", "expm1", "log",
     "log1p", "log2", "sqrt", "rsqrt", "floor", "ceil", "round", "trunc", "sigmoid", "erf", "reciprocal", "sign", "relu",
-    "silu", "gelu",
 ]  # fmt: skip
 BINARY = [
     "add.Tensor", "sub.Tensor", "mul.Tensor", "div.Tensor", "fmod.Tensor", "remainder.Tensor", "pow.Tensor_Tensor",
@@ -68,7 +67,7 @@ def check(function, *inputs, rtol, atol, own=True):
     for ours, theirs in zip(run(list(inputs)), expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=rtol, atol=atol, equal_nan=True)
         assert ours.stride() == theirs.stride()
-        if theirs.is_floating_point():
+        if own and theirs.is_floating_point():
             zero = theirs == 0
             assert torch.equal(torch.signbit(ours)[zero], torch.signbit(theirs)[zero])
 

@@ -32,15 +32,6 @@ def _laid_out(builder: Builder, *images: Value) -> tuple[Value, ...]:
     return (*turned, weight)
 
 
-def _laid_out(builder: Builder, *images: Value) -> tuple[Value, ...]:
-    """The images channels last; the filters, which come last, only for a GPU: the CPU's library turns them itself."""
-    *data, weight = images
-    turned = [in_layout(builder, image, channels_last(image.shape)) for image in data]
-    if builder.on_gpu(weight.device):
-        weight = in_layout(builder, weight, channels_last(weight.shape))
-    return (*turned, weight)
-
-
 @lowers(aten.convolution.default)
 def convolution(builder: Builder, x: Value, weight: Value, bias: Value | None, *rest: Any) -> Any:
     """(batch, channels, *space) by (out, channels / groups, *window).
@@ -69,7 +60,7 @@ def _beside(builder: Builder, bias: Value, channels: Size, space: int) -> Value:
     """A vector over the channels as an image of one pixel."""
     shape = (1, channels, *(1,) * space)
     builder.fact = TensorFact(shape, contiguous_stride(shape), bias.dtype, bias.device)
-    return LOWERINGS[aten.view.default](builder, bias, shape)  # type: ignore[no-any-return]
+    return LOWERINGS[aten.view.default](builder, bias, shape)
 
 
 @lowers(aten.convolution_backward.default)
@@ -77,7 +68,7 @@ def convolution_backward(builder: Builder, grad: Value, x: Value, weight: Value,
     """Gradients of the image, the weight and the bias, the last a sum of our own on a GPU."""
     grad_fact = builder.argument_fact(0)
     facts = list(builder.fact)
-    *rest, mask = rest
+    *settings, mask = rest
     on_gpu = builder.on_gpu(grad_fact.device)
     if wants_channels_last(builder, grad_fact):
         grad, x, weight = _laid_out(builder, grad, x, weight)
@@ -93,6 +84,6 @@ def convolution_backward(builder: Builder, grad: Value, x: Value, weight: Value,
         mask, facts[2] = [mask[0], mask[1], False], None
     builder.fact = tuple(facts)
     made = builder.call(
-        "vendor", aten.convolution_backward.default, (grad, x, weight, *rest, mask), {}, _REASON
+        "vendor", aten.convolution_backward.default, (grad, x, weight, *settings, mask), {}, _REASON
     )
     return made if bias_grad is None else (*made[:2], bias_grad)

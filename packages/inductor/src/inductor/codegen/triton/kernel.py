@@ -11,20 +11,21 @@ neutral in every combination.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from hashlib import sha256
 from typing import TYPE_CHECKING, cast
 
 import torch
 
 from inductor.codegen.triton.expressions import expression_text
+from inductor.codegen.triton.naming import function_name
 from inductor.codegen.triton.operations import SIGNATURE_TYPES, TritonOps, triton_type
 from inductor.errors import UnsupportedOperationError
 from inductor.ir import apply_operation
 from inductor.ir.index import inner_symbols, outer_symbols, product
+from inductor.ir.operations import HALF_DTYPES
 from primtorch.symbolic import Symbol, free_symbols
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from inductor.ir import Indirect, Kernel, Operation, Size, Stage
     from inductor.ir.operations import ReductionKind, ScanKind, StoreMode
@@ -49,27 +50,6 @@ _COMBINE = {
     "all": "combine_and",
     "logaddexp": "combine_logaddexp",
 }
-
-
-_TELLING = {
-    "exp",
-    "log",
-    "erf",
-    "tanh",
-    "sigmoid",
-    "rsqrt",
-    "sqrt",
-    "div",
-    "maximum",
-    "philox",
-    "indirect",
-    "sin",
-    "cos",
-    "where",
-    "add",
-    "mul",
-}
-_MOST_WORDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,18 +88,6 @@ def write_kernel(kernel: Kernel, blocks: Blocks) -> TritonSource:
         return _Writer(kernel, blocks).write()
     except KeyError as error:
         raise UnsupportedOperationError(kernel.name, str(error)) from error
-
-
-def _function_name(mode: str, operations: Iterable[Operation], lines: str) -> str:
-    """How the kernel is walked and what it mainly computes; equal text has an equal name."""
-    words: dict[str, None] = {}
-    for operation in operations:
-        if operation.name in ("reduce", "accumulate", "scan"):
-            words[str(operation.attribute)] = None
-        elif operation.name in _TELLING:
-            words[operation.name] = None
-    digest = sha256(lines.encode()).hexdigest()[:6]
-    return "_".join((mode, *list(words)[:_MOST_WORDS], digest))
 
 
 def _neutral(kind: str, dtype: torch.dtype) -> str:
@@ -216,6 +184,22 @@ class _Writer:
         self._checked = False
         self._fresh = 0
 
+    @property
+    def narrow(self) -> bool:
+        """Whether all that varies within a row, or from point to point, is of half types.
+
+        Its rounding hides what the card's own exponential loses.
+        """
+        level = "inner" if self._sweeps else "outer"
+        types = {argument.buffer: argument.dtype for argument in self._kernel.arguments}
+        touched = {
+            types[operation.buffer]
+            for _, operation, stage in self._body.operations()
+            if stage.level == level and operation.buffer in types
+        }
+        floating = {dtype for dtype in touched if dtype.is_floating_point}
+        return bool(floating) and floating <= HALF_DTYPES
+
     # ---- lines
     def _emit(self, line: str) -> None:
         self._lines.append("    " * self._depth + line)
@@ -253,7 +237,7 @@ class _Writer:
             count = self._write_points()
         parameters = ", ".join(name for name, _ in signature)
         lines = "\n".join(self._lines)
-        name = _function_name(blocks.mode, self._operations.values(), lines)
+        name = function_name(blocks.mode, self._operations.values(), lines)
         text = f"{_HEADER}def {name}({parameters}):\n{lines}\n\n\nkernel = {name}\n"
         names = {symbol: name for symbol, name in self._names.items() if name.startswith("n")}
         return TritonSource(
@@ -393,26 +377,33 @@ class _Writer:
         if read & self._stored:
             self._emit("tl.debug_barrier()")
         self._level = "inner"
-        self._memory = {}
-        self._accumulators = []
-        opening = len(self._lines)
-        self._carries = []
-        self._emit(f"for r_start in range(0, {self._text(count)}, {width}):")
-        self._depth += 1
-        self._emit("r = r_start + r_base")
-        self._open_inner(count, width)
-        for offset, operation in enumerate(stage.operations):
-            self._operation(stage.start + offset, operation)
-        initial: list[str] = [*self._carries]
-        final: list[_Accumulator] = []
-        for accumulator in self._accumulators:
-            initial += self._step(accumulator)
-            final.append(accumulator)
-        self._depth -= 1
+        opening, initial = len(self._lines), []
+        for start, stop, bound in _pieces(count, width):
+            self._emit(f"for r_start in range({start}, {self._text(stop)}, {width}):")
+            self._depth += 1
+            self._emit("r = r_start + r_base")
+            initial = self._block(stage, bound, width)
+            self._depth -= 1
         indent = "    " * self._depth
         self._lines[opening:opening] = [indent + line for line in initial]
-        for accumulator in final:
+        for accumulator in self._accumulators:
             self._finish(accumulator)
+        self._forget()
+
+    def _block(self, stage: Stage, bound: Size, width: int) -> list[str]:
+        """One block of a sweep; returns the lines that initialise what it carries on."""
+        self._forget()
+        self._memory, self._accumulators, self._carries = {}, [], []
+        self._open_inner(bound, width)
+        for offset, operation in enumerate(stage.operations):
+            self._operation(stage.start + offset, operation)
+        initial = [*self._carries]
+        for accumulator in self._accumulators:
+            initial += self._step(accumulator)
+        return initial
+
+    def _forget(self) -> None:
+        """Values of a block are gone with it."""
         for position in [p for p in self._values if p in self._inner_positions]:
             del self._values[position]
 
@@ -786,3 +777,11 @@ class _Writer:
 
 def _ceil_div(value: Size, block: int) -> Size:
     return (value + (block - 1)) // block
+
+
+def _pieces(count: Size, width: int) -> list[tuple[int, Size, Size]]:
+    """(from, to, bound) of the loops that walk `count` elements: whole blocks need no mask, the last does."""
+    if not isinstance(count, int) or count <= width or count % width == 0:
+        return [(0, count, count)]
+    whole = count - count % width
+    return [(0, whole, whole), (whole, count, count)]

@@ -66,6 +66,8 @@ def triton_type(dtype: torch.dtype) -> str:
 class Tile(Protocol):
     """What depends on where an operation stands: addresses, masks, accumulators."""
 
+    @property
+    def narrow(self) -> bool: ...
     def constant(self, text: str, dtype: torch.dtype) -> str: ...
     def index_expression(self, index: Size, dtype: torch.dtype) -> str: ...
     def load(self, buffer: str, index: Size, dtype: torch.dtype, mask: str | None) -> str: ...
@@ -164,6 +166,8 @@ class TritonOps:
 
     # ---- unary, through the prelude where Triton's own differs from ATen's
     def exp(self, x: str, dtype: torch.dtype) -> str:
+        if self._tile.narrow and dtype is torch.float32:
+            return f"tl.exp({x})"
         return f"prelude.exp({x})"
 
     def exp2(self, x: str, dtype: torch.dtype) -> str:

@@ -528,12 +528,12 @@ def combine_prod(x, y):
 
 @triton.jit
 def combine_max(x, y):
-    return tl.where((x > y) | (x != x), x, y)
+    return maximum(x, y)
 
 
 @triton.jit
 def combine_min(x, y):
-    return tl.where((x < y) | (x != x), x, y)
+    return minimum(x, y)
 
 
 @triton.jit
