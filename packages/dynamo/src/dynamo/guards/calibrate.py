@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TensorLayout", "calibrate", "dtype_code", "find_layout", "state_numbers"]
 
-_WINDOW = 176  # bytes of the C++ tensor that are searched: its size in every known version
+_WINDOW = 184  # bytes of the C++ tensor that are searched: as many as the largest known, torch 2.11's, has
 _WORD = 8
 
 
