@@ -13,6 +13,7 @@ import torch
 from inductor.ir.execute import run_program
 from inductor.ir.nodes import View
 from inductor.ir.text import calls_text
+from inductor.runtime.replay import Replayed, replayable
 from inductor.runtime.settings import BuildSettings
 
 if TYPE_CHECKING:
@@ -100,7 +101,10 @@ def execute(
     if observer is not None:
         observer("08_kernel.cpp", "\n".join(kernel_texts(program).values()))
         observer("09_program.txt", calls_text(program))
-    return _face(compile_program(program, gm, settings), program, layouts)
+    run: Any = compile_program(program, gm, settings)
+    if options.cuda_graphs and replayable(program):
+        return CompiledGraph(Replayed(run, program), program, layouts)
+    return _face(run, program, layouts)
 
 
 def _interpreted_triton(

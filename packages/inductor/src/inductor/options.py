@@ -36,6 +36,12 @@ class InductorOptions:
     strict: bool = field(
         default=False, metadata={"help": "raise on faults of the compiler instead of falling back"}
     )
+    cuda_graphs: bool = field(
+        default=False,
+        metadata={
+            "help": "record inference programs of a GPU into CUDA graphs and replay them; inputs and results are copied"
+        },
+    )
     compiler: str = field(
         default="", metadata={"help": "the C++ compiler; empty means CXX, g++, then clang++"}
     )

@@ -32,7 +32,7 @@ BINARY = [
 ]  # fmt: skip
 
 
-def compiled(function, *inputs):
+def compiled(function, *inputs, options=OPTIONS, static=()):
     """`function(call, *nodes)` compiled for the card, and what eager makes of the same calls."""
     context = ShapeContext()
     graph = Graph()
@@ -40,7 +40,7 @@ def compiled(function, *inputs):
     for number, tensor in enumerate(inputs):
         node = graph.placeholder(f"x{number}")
         node.meta["val"] = fakeify(tensor, context)
-        node.meta["input"] = {"kind": "argument", "name": node.name, "static": False}
+        node.meta["input"] = {"kind": "argument", "name": node.name, "static": number in static}
         nodes.append(node)
         real[node] = tensor
 
@@ -56,7 +56,7 @@ def compiled(function, *inputs):
     graph.output(results)
     module = GraphModule(torch.nn.Module(), graph)
     module.meta |= {"wire": 1, "role": "inference"}
-    run = compile_fx(module, [node.meta["val"] for node in nodes], options=OPTIONS)
+    run = compile_fx(module, [node.meta["val"] for node in nodes], options=options)
     return run, [real[node] for node in results]
 
 
@@ -162,3 +162,41 @@ def test_products_whose_sizes_fill_no_sixteen_bytes():
         return [hidden, back]
 
     check(products, x, weight, bias, rtol=3e-2, atol=1e-1, own=False)
+
+
+REPLAYING = InductorOptions(strict=True, verify=True, cuda_graphs=True)
+
+
+def linear(call, x, weight):
+    return [call(aten.relu.default, call(aten.mm.default, x, weight))]
+
+
+def test_a_replay_reads_new_inputs_and_leaves_earlier_results_alone():
+    weight = torch.randn(64, 32, device="cuda")
+    first = torch.randn(16, 64, device="cuda")
+    run, _ = compiled(linear, first, weight, options=REPLAYING, static=(1,))
+    results, inputs = [], [torch.randn(16, 64, device="cuda") for _ in range(6)]
+    for x in inputs:
+        results += run([x, weight])
+    for x, result in zip(inputs, results, strict=True):
+        torch.testing.assert_close(result, (x @ weight).relu(), rtol=1e-4, atol=1e-4)
+    other = torch.randn_like(weight)
+    for _ in range(3):  # another parameter is another recording
+        (result,) = run([first, other])
+        torch.testing.assert_close(result, (first @ other).relu(), rtol=1e-4, atol=1e-4)
+    weight.mul_(2)  # the same parameter with other values is not
+    (result,) = run([first, weight])
+    torch.testing.assert_close(result, (first @ weight).relu(), rtol=1e-4, atol=1e-4)
+
+
+def test_inside_somebody_elses_recording_the_program_is_launched():
+    weight, x = torch.randn(64, 32, device="cuda"), torch.randn(16, 64, device="cuda")
+    run, _ = compiled(linear, x, weight, options=REPLAYING, static=(1,))
+    for _ in range(3):
+        run([x, weight])
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        (result,) = run([x, weight])
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    torch.testing.assert_close(result, (x @ weight).relu(), rtol=1e-4, atol=1e-4)

@@ -10,6 +10,7 @@ from inductor import InductorOptions
 from inductor.ir import Kernel, OperatorCall
 from inductor.ir.execute import run_program
 from inductor.pipeline import plan
+from inductor.schedule.blocks import choose_blocks
 from primtorch.fake import ShapeContext, fakeify
 
 aten = torch.ops.aten
@@ -185,3 +186,17 @@ def test_other_convolutions_on_a_cpu_keep_the_callers_layout():
     program = planned_for_the_cpu(two_convolutions, x, weight, weight)
     calls = [step for step in program.schedule.steps if isinstance(step, OperatorCall)]
     assert not any(is_channels_last(call.args[0]) for call in calls)
+
+
+@pytest.mark.parametrize(("channels", "square"), [(3, False), (64, True)])
+def test_few_channels_are_turned_without_tiles(channels, square):
+    def function(call, x):
+        return [call(aten.clone.default, x, memory_format=torch.channels_last)]
+
+    x = torch.randn(2, channels, 40, 40)
+    program = planned(function, x)
+    (kernel,) = program.schedule.steps
+    assert (choose_blocks(kernel).columns > 1) == square
+    (result,) = run_program(program, (x,))
+    assert torch.equal(result, x)
+    assert result.is_contiguous(memory_format=torch.channels_last)

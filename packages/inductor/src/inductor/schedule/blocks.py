@@ -21,6 +21,9 @@ __all__ = ["LONGEST_ROW", "Blocks", "choose_blocks", "largest"]
 LONGEST_ROW = 16384
 """Elements of a row that one program holds in registers (16 warps, 32 values a thread)."""
 
+SHORTEST_SIDE = 16
+"""Of a transposition that is walked in square tiles."""
+
 MULTIPROCESSORS = 132
 """Of the cards that the constants were measured on; a smaller card runs more waves, the result is
 the same.
@@ -93,13 +96,22 @@ def _reads_one_row(kernel: Kernel) -> bool:
 
 
 def _points(kernel: Kernel, points: int | None) -> Blocks:
-    if kernel.decisions.tile is not None:
+    if _fills_tiles(kernel):
         return Blocks("points", 32, 1, 32, 4, 1, 0)
     size = 1024
     if points is not None:
         size = 1024 if points > 4_000_000 else 512 if points > 500_000 else 256
         size = min(size, max(_power_of_two(points), 32))
     return Blocks("points", size, 1, 1, 4 if size >= 256 else max(size // 64, 1), 1, 0)
+
+
+def _fills_tiles(kernel: Kernel) -> bool:
+    """Whether a transposition has both sides long enough: three colours would leave most of a tile idle."""
+    tile = kernel.decisions.tile
+    if tile is None:
+        return False
+    extents = (kernel.body.ranges[dimension] for dimension in tile.dimensions)
+    return all(not isinstance(extent, int) or extent >= SHORTEST_SIDE for extent in extents)
 
 
 def _rows(points: int | None, row: int, *, accumulates: bool) -> Blocks:
