@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from primtorch.symbolic import Symbol
 
 COLUMN_BLOCK = 64
-TILE = 32
+TILE = 64
 TILED_BYTES = 64 * 1024
 ENOUGH_CHUNKS = 64
 SPLIT_LENGTH = 1 << 16
@@ -120,7 +120,7 @@ def _tile(body: LoopBody, outer: Sequence[Symbol], buffers: Mapping[str, Buffer]
             for position, symbol in enumerate(outer[:-1]):
                 large = buffer_bytes(buffers[operation.buffer]) >= TILED_BYTES
                 if coefficient(operation.index, symbol) == 1 and large:
-                    if smallest(body.ranges[position]) < TILE // 4:
+                    if smallest(body.ranges[position]) < TILE // 8:
                         continue
                     return Tile((position, len(outer) - 1), TILE)
     return None

@@ -109,11 +109,12 @@ class _KernelPrinter(SweepPrinter):
         across, along = min(tile.dimensions), len(body.ranges) - 1
         a, b = self.names[self.outer[across]], self.names[self.outer[along]]
         extents = [self.index(extent) for extent in body.ranges]
+        # Blocks of the last loop outside, of the other one inside: so the turned operand is read on, row by row.
         self.line(
-            f"const i64 {a}s = {a}t * {size}, {a}n = ci_minimum<i64>({size}, {extents[across]} - {a}s);"
+            f"const i64 {b}s = {a}t * {size}, {b}n = ci_minimum<i64>({size}, {extents[along]} - {b}s);"
         )
-        with self.block_of(f"for (i64 {b}s = 0; {b}s < {extents[along]}; {b}s += {size})"):
-            self.line(f"const i64 {b}n = ci_minimum<i64>({size}, {extents[along]} - {b}s);")
+        with self.block_of(f"for (i64 {a}s = 0; {a}s < {extents[across]}; {a}s += {size})"):
+            self.line(f"const i64 {a}n = ci_minimum<i64>({size}, {extents[across]} - {a}s);")
             self.names.update({self.outer[across]: f"{a}s", self.outer[along]: f"{b}s"})
             self.index.forget()
             for position, stride in self.turned.items():

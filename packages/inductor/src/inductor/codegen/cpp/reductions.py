@@ -43,6 +43,7 @@ class Accumulator:
         dtype: of the running value (for argmax the compared value).
         operation: "reduce" or "scan".
         slim: reduction points can be numbered by 32 bits.
+        mean: for a sum, the variable from which squared deviations are summed instead.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class Accumulator:
     dtype: torch.dtype
     operation: str
     slim: bool = False
+    mean: str = ""
 
     @property
     def index_type(self) -> str:
@@ -174,6 +176,12 @@ class Accumulator:
                 return [f"{self.name}_b |= (u32)({value} != 0);"]
             case "all" if not lane:
                 return [f"{self.name}_b &= (u32)({value} != 0);"]
+            case "sum" if self.mean:
+                gap = f"{self.name}_d"
+                return [
+                    f"const {self.c_type} {gap} = {value} - {self.mean};",
+                    f"{name} += {gap} * {gap};",
+                ]
             case "sum" if self.dtype is not torch.bool and not self.dtype.is_complex:
                 return [f"{name} += {value};"]
             case "max" | "min" if self.dtype is not torch.bool and self.operation == "reduce":
@@ -218,6 +226,11 @@ class Accumulator:
         if self.kind in {"any", "all"}:
             return [f"const bool {self.name} = {self.name}_b != 0;"]
         return []
+
+    def merge_chunk(self) -> str:
+        """Merge a chunk's mean and squared deviations, which stand beside it."""
+        name = f"{self.name}c"
+        return self._chan("", f"{name}_m", f"{name}_q", f"({self.c_type})m")
 
     # ---- several accumulators side by side
     @property

@@ -100,8 +100,16 @@ class StatementPrinter:
             )
             self.parallel = 0
         self.turned = self._turned_loads()
-        tile = kernel.decisions.tile
-        self.tile_size = max(8, min(64, tile.size // 8 * 8)) if tile is not None else 0
+        self.tile_size = self._tile_size()
+
+    def _tile_size(self) -> int:
+        """The edge of a tile: as decided, less where the tiles of several loads would not fit the first cache."""
+        tile = self.kernel.decisions.tile
+        if tile is None:
+            return 0
+        width = sum(self.storage[str(self.operations[p].buffer)].itemsize for p in self.turned)
+        edge = tile.size if width <= 4 else tile.size // 2
+        return max(8, min(64, edge // 8 * 8))
 
     def _dependencies(self) -> dict[int, frozenset[Symbol]]:
         """The loop variables on which each value depends."""
@@ -485,7 +493,7 @@ class StatementPrinter:
         tile = self.kernel.decisions.tile
         if self.turned and tile is not None:
             across, size = min(tile.dimensions), self.tile_size
-            extents[across] = f"(({extents[across]} + {size - 1}) / {size})"
+            extents[across] = f"(({extents[-1]} + {size - 1}) / {size})"
         return extents
 
     def _blocks(self) -> str:

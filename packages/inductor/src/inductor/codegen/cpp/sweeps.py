@@ -267,12 +267,14 @@ class SweepPrinter(EntryPrinter):
         variable: Symbol,
         extent: Size,
     ) -> None:
-        name = self.names[variable]
         simd = self.kernel.decisions.vector is not None and self.may_vectorise(positions, variable)
         clauses: list[str] = []
         if self._checked(positions):
             clauses.append("reduction(|:bad)")
         welford = [p for p, a in reductions.items() if a.kind == "welford"]
+        if len(welford) == len(reductions) > 0 and simd and self._repeats(positions):
+            self._two_walks(positions, reductions, extent)
+            return
         chunked = bool(welford) or (
             any(a.kind == "sum" and a.dtype.is_floating_point for a in reductions.values())
             and not (isinstance(extent, int) and extent <= 4 * _CHUNK)
@@ -296,23 +298,67 @@ class SweepPrinter(EntryPrinter):
                     self.line(declaration)
         active = {p: partial.get(p, a) for p, a in reductions.items()}
         base, length = ("c", "m") if chunked else (start, f"({text} - {start})")
-        if simd and self._waits(positions, reductions, extent):
-            self._wide_loop(positions, active, base, length)
-            base, length = f"{base} + q", f"{length} - q"
-        for accumulator in active.values():
-            clauses.extend(accumulator.clauses())
-        if simd:
-            self.line(" ".join(["#pragma omp simd", *clauses]))
-        with self.block_of(f"for (i64 j = 0; j < {length}; j++)"):
-            self.line(f"const i64 {name} = {base} + j;")
-            for position in positions:
-                self._inner_operation(position, active, lane="")
+        self._sweep_points(positions, active, base, length, clauses if simd else None)
         if chunked:
             for position, accumulator in reductions.items():
                 for statement in accumulator.merge(partial[position]):
                     self.line(statement)
             self.depth -= 1
             self.line("}")
+
+    def _sweep_points(
+        self,
+        positions: list[int],
+        active: dict[int, Accumulator],
+        base: str,
+        length: str,
+        clauses: list[str] | None,
+    ) -> None:
+        """The points `base + 0 ... base + length - 1` of a sweep; without `clauses` one after the other."""
+        extent = self.kernel.body.reduction_ranges[-1]
+        if clauses is not None and self._waits(positions, active, extent):
+            self._wide_loop(positions, active, base, length)
+            base, length = f"{base} + q", f"{length} - q"
+        if clauses is not None:
+            told = [clause for a in active.values() for clause in a.clauses()]
+            self.line(" ".join(["#pragma omp simd", *clauses, *told]))
+        with self.block_of(f"for (i64 j = 0; j < {length}; j++)"):
+            self.line(f"const i64 {self.names[self.inner[-1]]} = {base} + j;")
+            for position in positions:
+                self._inner_operation(position, active, lane="")
+
+    def _repeats(self, positions: list[int]) -> bool:
+        """Whether walking a row twice costs less than keeping its values beside it."""
+        operations = [self.operations[position] for position in positions]
+        if any(op.name in {"store", "accumulate", "indirect", "scan"} for op in operations):
+            return False
+        return not self._checked(positions) and self._work(positions) <= _LIGHT
+
+    def _work(self, positions: list[int]) -> int:
+        return sum(operation_weight(self.operations[position].name) for position in positions)
+
+    def _two_walks(
+        self, positions: list[int], reductions: dict[int, Accumulator], extent: Size
+    ) -> None:
+        """Mean and squared deviations of a row: a chunk's mean first, then its deviations from that, merged."""
+        start, text = self._bounds(len(self.inner) - 1)
+        whole = isinstance(extent, int) and extent <= 4 * _CHUNK and not self.split_sweep
+        size = f"{extent}l" if whole else f"{_CHUNK}l"
+        with self.block_of(f"for (i64 c = {start}; c < {text}; c += {size})"):
+            self.line(f"const i64 m = {size if whole else f'ci_minimum<i64>({size}, {text} - c)'};")
+            sums, spreads = {}, {}
+            for position, a in reductions.items():
+                sums[position] = replace(a, kind="sum", name=f"{a.name}c_s")
+                spreads[position] = replace(a, kind="sum", name=f"{a.name}c_q", mean=f"{a.name}c_m")
+                self.line(f"{a.c_type} {a.name}c_s = 0, {a.name}c_q = 0;")
+            with self.block_of(""):
+                self._sweep_points(positions, sums, "c", "m", [])
+            for a in reductions.values():
+                self.line(f"const {a.c_type} {a.name}c_m = {a.name}c_s / ({a.c_type})m;")
+            with self.block_of(""):
+                self._sweep_points(positions, spreads, "c", "m", [])
+            for a in reductions.values():
+                self.line(a.merge_chunk())
 
     def _waits(
         self, positions: list[int], reductions: dict[int, Accumulator], extent: Size
@@ -322,12 +368,7 @@ class SweepPrinter(EntryPrinter):
             return False
         if isinstance(extent, int) and extent < 4 * _WIDE:
             return False
-        operations = [self.operations[position] for position in positions]
-        if any(op.name in {"store", "accumulate", "indirect", "scan"} for op in operations):
-            return False
-        if self._checked(positions):
-            return False
-        return sum(operation_weight(op.name) for op in operations) <= _LIGHT
+        return self._repeats(positions)
 
     def _wide_loop(
         self, positions: list[int], active: dict[int, Accumulator], base: str, length: str
