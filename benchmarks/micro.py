@@ -170,25 +170,35 @@ def _check(name: str, results: dict[str, Any], reference: Any, dtype: torch.dtyp
                 raise AssertionError(f"{name}: {system} errs by {ours:.2g}, eager by {eager:.2g}")
 
 
+def _row(label: str, case: Case, request: Request, dtype: torch.dtype) -> dict[str, Any]:
+    """Checks and times one kernel."""
+    function, inputs, both = case
+    reset(request.compare)
+    works = {
+        system: _work(make(function), inputs, both)
+        for system, make in systems(request.compare).items()
+    }
+    with torch.set_grad_enabled(both):
+        results = {system: work() for system, work in works.items()}
+        if "dropout" not in label:  # other random numbers
+            wide = [_wide(tensor) for tensor in inputs]
+            _check(label, results, _work(function, tuple(wide), both)(), dtype)
+        return take_turns(works, request.rounds, MINIMUM_SECONDS).row("us")
+
+
 def run(request: Request) -> Iterator[dict[str, Any]]:
-    """Yields one row for each kernel, size and dtype."""
+    """Yields one row for each kernel, size and dtype; one that fails says why."""
     torch.manual_seed(0)
     threads = torch.get_num_threads()
     for dtype_name, dtype in DTYPES.items():
         for size in ("small",) if request.small else SIZES:
-            for name, (function, inputs, both) in cases(size, dtype).items():
+            for name, case in cases(size, dtype).items():
                 label = f"{name}, {size}, {dtype_name}"
                 if request.only not in label:
                     continue
-                reset(request.compare)
-                works = {
-                    system: _work(make(function), inputs, both)
-                    for system, make in systems(request.compare).items()
-                }
-                with torch.set_grad_enabled(both):
-                    results = {system: work() for system, work in works.items()}
-                    if "dropout" not in name:  # other random numbers
-                        wide = [_wide(tensor) for tensor in inputs]
-                        _check(label, results, _work(function, tuple(wide), both)(), dtype)
-                    measured = take_turns(works, request.rounds, MINIMUM_SECONDS).row("us")
-                yield {"name": label, "threads": threads, **measured}
+                row: dict[str, Any] = {"name": label, "threads": threads}
+                try:
+                    row |= _row(label, case, request, dtype)
+                except Exception as fault:  # noqa: BLE001 - whatever a system raises is the row
+                    row["fault"] = f"{type(fault).__name__}: {fault}"[:300]
+                yield row

@@ -10,14 +10,10 @@ NOT_SLOWER = 0.97
 
 
 def _flat(row: dict[str, Any]) -> dict[str, str]:
-    """Gives the cells of a row; times of a model's row by system."""
+    """Gives the cells of a row."""
     cells: dict[str, str] = {}
     for key, value in row.items():
         match value:
-            case {"milliseconds": milliseconds, "cold_seconds": seconds}:
-                cells[f"{key} ms"] = f"{milliseconds:.2f}"
-                if key != "eager":
-                    cells[f"{key} cold s"] = f"{seconds:.2f}"
             case float():
                 cells[key.replace("_", " ")] = f"{value:.3g}"
             case [low, high]:
@@ -35,24 +31,23 @@ def _summary(suite: str, rows: list[dict[str, Any]]) -> list[str]:
     ratios: dict[str, list[float]] = {}
     losses: dict[str, list[str]] = {}
     for row in rows:
+        mode = f", {row['mode']}" if "mode" in row else ""
         for key, value in row.items():
-            if key.startswith("torch_") and f"ours_{key[6:]}" in row and "torch / ours" not in row:
-                what = f"torch / ours, {key[6:]}"
-                ratios.setdefault(what, []).append(value / row[f"ours_{key[6:]}"])
+            ours = f"ours_{key[6:]}"
+            if key.startswith("torch_") and ours in row:
+                if "torch / ours" not in row or key == "torch_cold_s":
+                    what = f"torch / ours, {key[6:]}{mode}"
+                    ratios.setdefault(what, []).append(value / row[ours])
             elif key.endswith(" / ours"):
-                ratios.setdefault(key, []).append(value)
+                ratios.setdefault(f"{key}{mode}", []).append(value)
                 if value < NOT_SLOWER:
-                    losses.setdefault(key, []).append(f"{row['name']} ({value:.2f})")
-        if row.get("peer"):
-            ratio = row["peer"]["milliseconds"] / row["ours"]["milliseconds"]
-            ratios.setdefault("torch / ours, ms", []).append(ratio)
-        if "interval" in row and row["interval"][0] < NOT_SLOWER:
-            name = f"{row['name']}, {row['mode']} ({row['interval'][0]:.2f})"
-            losses.setdefault("eager / ours", []).append(name)
+                    losses.setdefault(key, []).append(f"{row['name']}{mode} ({value:.2f})")
     lines = [
         f"{suite}: {what}: geometric mean {_geometric_mean(values):.2f} of {len(values)}"
         for what, values in ratios.items()
     ]
+    faults = [f"{row['name']}: {row['fault']}" for row in rows if "fault" in row]
+    lines += [f"{suite}: failed: {'; '.join(faults)}"] if faults else []
     lines += [
         f"{suite}: {what} below {NOT_SLOWER}: {'; '.join(names)}" for what, names in losses.items()
     ]
