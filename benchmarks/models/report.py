@@ -165,6 +165,12 @@ def _models(rows: list[Row], peers: dict[str, Row]) -> list[str]:
     return lines
 
 
+def _missing(rows: list[Row]) -> list[str]:
+    """Names of the registry without a row."""
+    names = [name for name in REGISTRY if name not in {row["name"] for row in rows}]
+    return ["## Not in this run", "", ", ".join(names) + ".", ""] if names else []
+
+
 def _plots(rows: list[Row], peers: dict[str, Row]) -> dict[str, str]:
     """File names and contents; what was not measured has no plot."""
     found: dict[str, list[Bar]] = {"speed": [], "cold": [], "memory": []}
@@ -221,6 +227,7 @@ def report(rows: list[Row], peers: dict[str, Row], date: str, plots: list[str]) 
         *_losses(rows, peers),
         *(f"![{name}](images/{name})\n" for name in plots),
         *_models(rows, peers),
+        *_missing(rows),
         "## Names that are built under another name",
         "",
         *_table(["listed", "built", "why"], [[e.name, e.built, e.reason] for e in REGISTRY.values() if e.built]),
