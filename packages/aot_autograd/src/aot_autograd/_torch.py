@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import DispatchKey
 from torch._ops import OpOverload, OpOverloadPacket
-from torch.utils.checkpoint import _detach_helper
+from torch.utils import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -49,6 +49,9 @@ __all__ = [
     "without_saved_tensor_hooks",
 ]
 
+_DETACHING = getattr(checkpoint, "_detach_helper", None) or checkpoint._maybe_detach
+"""What a selective checkpoint calls on each value that it keeps; before torch 2.12 by its other name."""
+
 set_grad_enabled = torch._C._set_grad_enabled
 """Set the thread's grad mode without the context manager's cost."""
 
@@ -76,7 +79,7 @@ def is_kept_by_policy() -> bool:
     for _ in range(_FRAMES_TO_POLICY):
         if frame is None:
             return False
-        if frame.f_code is _detach_helper.__code__:
+        if frame.f_code is _DETACHING.__code__:
             return True
         frame = frame.f_back
     return False

@@ -102,14 +102,14 @@ def test_single_precision_keeps_its_layout():
 
 def test_gradients_of_a_convolution():
     inputs = image(2, 8, 8, 8), image(2, 4, 8, 8), image(8, 4, 3, 3)
-    arguments = ([8], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
+    arguments = ([8], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False])
 
     def function(call, grad, x, weight):
         made = call(aten.convolution_backward.default, grad, x, weight, *arguments)
-        return [call(operator.getitem, made, number) for number in range(3)]
+        return [call(operator.getitem, made, number) for number in range(2)]
 
     results = run_program(planned(function, *inputs), inputs)
-    expected = aten.convolution_backward(*inputs, *arguments)
+    expected = aten.convolution_backward(*inputs, *arguments)[:2]
     for ours, theirs in zip(results, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=5e-2, atol=2e-1)
         assert ours.stride() == theirs.stride()

@@ -1,10 +1,13 @@
 """Whole graphs through the Triton code generator, run in Triton's interpreter and compared with eager."""
 
+import operator
+
 import pytest
 import torch
 from torch.fx import Graph, GraphModule
 
 from inductor import compile_fx
+from inductor.ir import OperatorCall
 from inductor.options import InductorOptions
 
 aten = torch.ops.aten
@@ -118,3 +121,23 @@ def test_operands_at_the_edges(name):
     compiled = compile_fx(gm, options=OPTIONS)
     (found,) = compiled(list(operands))
     torch.testing.assert_close(found, operator(*operands), equal_nan=True)
+
+
+def test_the_gradient_of_a_convolutions_bias_is_summed_by_our_own_kernel():
+    grad, x = torch.randn(2, 8, 8, 8).bfloat16(), torch.randn(2, 4, 8, 8).bfloat16()
+    weight = torch.randn(8, 4, 3, 3).bfloat16()
+    arguments = ([8], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True])
+
+    def backward(call, grad, x, weight):
+        made = call(aten.convolution_backward.default, grad, x, weight, *arguments)
+        return [call(operator.getitem, made, number) for number in range(3)]
+
+    gm = trace(backward, grad, x, weight)
+    compiled = compile_fx(gm, [], options=OPTIONS)
+    results = compiled([grad, x, weight])
+    (call,) = (step for step in compiled.program.schedule.steps if isinstance(step, OperatorCall))
+    assert call.args[-1] == (True, True, False)
+    expected = aten.convolution_backward(grad, x, weight, *arguments)
+    for ours, theirs in zip(results, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-1)
+        assert ours.stride() == theirs.stride()
