@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo import shelved
 from dynamo._native import CodeCache, CompiledFunction, forget_codes, run_original
-from dynamo._torch import python_dispatch_enabled
+from dynamo._torch import functorch_depth, python_dispatch_enabled
 from dynamo.capture import Captured, Request, UserError, capture
 from dynamo.emit.resume import Resume
 from dynamo.errors import DynamoError, InternalError, RecompileRefused, SkipFrame
@@ -305,8 +305,8 @@ class Compiler:
         self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
     ) -> bool:
         """Whether the stance or torch's state keeps this call from being captured; raises if it is forbidden."""
-        if not python_dispatch_enabled():
-            return True
+        if not python_dispatch_enabled() or functorch_depth():
+            return True  # the tensors are a transform's own, as in a function that eager code maps
         if _stance.name == "default":
             return False
         if _stance.name == "force_eager":

@@ -189,7 +189,30 @@ def autograd_function(
     return _Function.apply(region, *args)
 
 
+def _jvp(body: Callable[..., Any], *, count: int) -> Callable[..., Any]:
+    """Of flat primals, as many tangents, and the rest that is not differentiated."""
+
+    def run(*args: Any) -> Any:
+        rest = args[count:]
+        return torch.func.jvp(lambda *primals: body(*primals, *rest), args[:count], rest[:count])
+
+    return run
+
+
+def _vjp(body: Callable[..., Any], *, count: int) -> Callable[..., Any]:
+    """Of flat primals, a cotangent for each result, and the rest; gives the gradients of the primals."""
+
+    def run(*args: Any) -> Any:
+        rest = args[count:]
+        found, pull_back = torch.func.vjp(lambda *primals: body(*primals, *rest), *args[:count])
+        return pull_back(tuple(rest[: len(found)]))
+
+    return run
+
+
 _TRANSFORMS: dict[str, Callable[..., Any]] = {
+    "jvp": _jvp,
+    "vjp": _vjp,
     "vmap": torch.vmap,
     "grad": torch.func.grad,
     "grad_and_value": torch.func.grad_and_value,
@@ -203,10 +226,10 @@ def transform(kind: str, body: Callable[..., Any], *args: Any, **options: Any) -
     """A transform of `torch.func` by name, applied to `body` and called.
 
     Args:
-        kind: "vmap", "grad", "grad_and_value", "jacrev", "jacfwd" or "hessian".
+        kind: "vmap", "grad", "grad_and_value", "jacrev", "jacfwd", "hessian", "jvp" or "vjp".
         body: a function of flat arguments that returns what the transform expects.
         *args: the arguments of the transformed function.
-        **options: the transform's own: `in_dims`, `argnums`, `has_aux`.
+        **options: the transform's own: `in_dims`, `argnums`, `has_aux`; for "jvp" and "vjp" the `count` of primals.
     """
     return _TRANSFORMS[kind](body, **options)(*args)
 

@@ -348,8 +348,9 @@ class Emitter:
     def _exception(self, value: BaseException) -> str:
         kind = type(value)
         maker = self.constant(kind)
-        name = self._remember(value, self._fresh(f"{maker}.__new__({maker})"))
-        self.line(f"{name}.args = {self.value(tuple(value.args))}")
+        given = self.value(tuple(value.args))
+        name = self._remember(value, self._fresh(f"{maker}.__new__({maker}, *{given})"))
+        self.line(f"{name}.args = {given}")
         for attribute, item in vars(value).items():
             self.line(f"{name}.{attribute} = {self.value(item)}")
         if value.__cause__ is not None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dynamo.source import Source
     from dynamo.values.session import Session
 
-__all__ = ["GraphInput", "Recorder"]
+__all__ = ["GraphInput", "Recorder", "draws_numbers"]
 
 
 @dataclass(slots=True)
@@ -336,7 +336,7 @@ class Recorder:
         machine = self.machine
         assert machine is not None
         name = function.__name__
-        if self.mutated or self.effects or any(map(_draws, self.graph.nodes)):
+        if self.mutated or self.effects or any(map(draws_numbers, self.graph.nodes)):
             raise GraphBreak(
                 BreakReason.MAY_RAISE_IN_TRY, f"{name} may raise at run time inside a try block"
             )
@@ -650,7 +650,8 @@ class Recorder:
         return id(value) in self._inputs
 
 
-def _draws(node: torch.fx.Node) -> bool:
+def draws_numbers(node: torch.fx.Node) -> bool:
+    """Whether a node takes numbers from a random generator."""
     name = node.target if type(node.target) is str else getattr(node.target, "__name__", "")
     return calls.draws(name, node.args, dict(node.kwargs))
 

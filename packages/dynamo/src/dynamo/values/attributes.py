@@ -187,6 +187,8 @@ def _class(machine: Machine, owner: type, name: str) -> Any:
     if kind is staticmethod or kind is classmethod:
         session.guard_class_attribute(owner, name, found)
         return found.__get__(None, owner)
+    if name == "__dict__":
+        raise GraphBreak(BreakReason.UNSUPPORTED_VALUE, "the dict of a class is read")
     if hasattr(kind, "__get__"):
         if type(class_attribute(kind, "__get__")) is _FUNCTION:
             from dynamo.values import calls

@@ -248,7 +248,7 @@ def _object(
     kind = type(function)
     if is_dispatcher(function):
         return call_dispatcher(machine, function, args, kwargs)
-    if kind is weakref.ref and not args and not kwargs:
+    if isinstance(function, weakref.ref) and not args and not kwargs:
         return _referent(machine, function)
     wrapped = getattr(function, "__wrapped__", None)
     if isinstance(function, functools._lru_cache_wrapper):

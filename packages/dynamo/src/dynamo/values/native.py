@@ -17,7 +17,7 @@ import torch
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.values import operators
-from dynamo.values.attributes import special
+from dynamo.values.attributes import class_attribute, special
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
 from dynamo.values.shadows import Lazy
@@ -57,6 +57,7 @@ _STRUCTURAL: dict[Any, frozenset[str]] = {
     set: frozenset({"add", "discard", "remove", "pop", "clear", "copy", "update", "__len__",
                     "__iter__", "__contains__", "__init__"}),
 }  # fmt: skip
+_KEYED = frozenset({"pop", "setdefault", "__setitem__", "__delitem__", "get", "move_to_end"})
 _KEYLESS = frozenset({"get", "__getitem__", "__contains__"})
 _TEXTS = (str, bytes, int, float, complex, bool, bytearray, range, slice)
 _ITERATOR_TYPES: tuple[type, ...] = (
@@ -86,6 +87,10 @@ def call_native(
         session.check_iterator(owner)
     if isinstance(owner, dict | list | set | collections.deque):
         return _container_method(machine, function, owner, name, args, kwargs)
+    if _is_torch(function):
+        overridden = _override(machine, function, args, kwargs)
+        if overridden is not None:
+            return overridden()
     if isinstance(owner, FakeTensor) or _is_torch(function):
         return session.recorder.call(
             function, _tensor_arguments(machine, args), _tensor_keywords(machine, kwargs)
@@ -106,6 +111,35 @@ def call_native(
             session.created(result)
         result = session.resolve(result)
     return result
+
+
+def _override(
+    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The call of `__torch_function__` of an argument whose class, no tensor's, is the program's."""
+    owners: list[Any] = []
+    for value in (*args, *kwargs.values()):
+        for item in value if type(value) in (list, tuple) else (value,):
+            kind = type(item)
+            if kind in CONSTANTS or isinstance(item, torch.Tensor) or kind in map(type, owners):
+                continue
+            if isinstance(class_attribute(kind, "__torch_function__"), classmethod):
+                owners.append(item)
+    if not owners:
+        return None
+    from dynamo.values import attributes, calls
+
+    kinds = tuple(type(owner) for owner in owners)
+
+    def run() -> Any:
+        for owner in owners:
+            method = attributes.load(machine, owner, "__torch_function__")
+            result = calls.call(machine, method, (function, kinds, args, dict(kwargs)), {})
+            if result is not NotImplemented:
+                return result
+        raise TypeError(f"no implementation found for '{_spelling(function)}'")
+
+    return run
 
 
 def _spelling(function: Any) -> str:
@@ -172,20 +206,19 @@ def _container_method(
                 return found
         else:
             operators.guard_keys(machine, owner)
-        if name in ("pop", "setdefault", "__setitem__", "__delitem__") and rest:
-            operators.check_hashable(machine, rest[0])
+        if name in _KEYED and rest:
+            rest = (operators.as_key(machine, rest[0]), *rest[1:])
         if name in ("update", "__init__") and rest:
             rest = (_mapping_argument(machine, rest[0]), *rest[1:])
     elif name in ("extend", "__init__", "extendleft", "update") and rest:
         rest = tuple(_iterable_argument(machine, item) for item in rest)
         if base is set:
-            rest = tuple(list(item) for item in rest)
-            for item in rest:
-                for element in item:
-                    operators.check_hashable(machine, element)
+            rest = tuple([operators.as_key(machine, part) for part in item] for item in rest)
     elif base is set and rest:
-        for item in rest:
-            operators.check_hashable(machine, item) if not isinstance(item, set | list) else None
+        rest = tuple(
+            item if isinstance(item, set | list) else operators.as_key(machine, item)
+            for item in rest
+        )
     if name not in _STRUCTURAL[base]:
         if base is list and name in ("index", "remove", "count"):
             return operators.list_search(machine, owner, name, rest)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "advance",
+    "as_key",
     "binary",
     "check_hashable",
     "compare",
@@ -78,6 +79,7 @@ _PLAIN: frozenset[type] = CONSTANTS | {
     torch.SymBool,
 }
 _CONTAINERS = (list, tuple, dict, set, frozenset)
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def _call(machine: Machine, function: Any, *args: Any) -> Any:
@@ -273,6 +275,14 @@ def _known_equality(kind: type) -> bool:
     return module in ("torch", "enum", "pathlib")
 
 
+def as_key(machine: Machine, value: Any) -> Any:
+    """A key of a dict or set: symbolic numbers in it become numbers, a user's own hash is refused."""
+    if type(value) in _SYMBOLIC or type(value) is tuple:
+        value = plain_numbers(value)
+    check_hashable(machine, value)
+    return value
+
+
 def check_hashable(machine: Machine, value: Any) -> None:
     """Refuse to run a user's `__hash__` or `__eq__` natively."""
     del machine
@@ -299,12 +309,12 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
     if method is not None:
         return truth(machine, _call(machine, method, container, item))
     if isinstance(container, dict):
-        check_hashable(machine, item)
+        item = as_key(machine, item)
         found = dict.__contains__(container, item)
         _guard_presence(machine, container, item, found=found)
         return found
     if isinstance(container, set | frozenset | str | bytes | range):
-        check_hashable(machine, item)
+        item = as_key(machine, item)
         return bool(item in container)
     if isinstance(container, FakeTensor):
         return truth(machine, operator.contains(container, item))
@@ -405,7 +415,7 @@ def _prepare_index(machine: Machine, key: Any) -> Any:
 
 def contains_plain(machine: Machine, container: Any, key: Any) -> bool:
     """Whether a dict has a key, by `dict`'s own method."""
-    check_hashable(machine, key)
+    key = as_key(machine, key)
     found = dict.__contains__(container, key)
     _guard_presence(machine, container, key, found=found)
     return found
@@ -444,7 +454,7 @@ def dict_item(machine: Machine, container: Any, key: Any) -> Any:
 
 
 def _dict_item(machine: Machine, container: Any, key: Any) -> Any:
-    check_hashable(machine, key)
+    key = as_key(machine, key)
     session = machine.session
     shadow = session.shadows_by_copy.get(id(container))
     if shadow is not None and not dict.__contains__(container, key):
@@ -478,7 +488,7 @@ def store_subscript(machine: Machine, container: Any, key: Any, value: Any) -> N
         _call(machine, method, container, key, value)
         return
     if isinstance(container, dict):
-        check_hashable(machine, key)
+        key = as_key(machine, key)
         guard_keys(machine, container)
     elif isinstance(container, list) and type(key) is slice:
         value = list(iterate(machine, value))
@@ -492,7 +502,7 @@ def delete_subscript(machine: Machine, container: Any, key: Any) -> None:
         _call(machine, method, container, key)
         return
     if isinstance(container, dict):
-        check_hashable(machine, key)
+        key = as_key(machine, key)
         guard_keys(machine, container)
     del container[key]
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import abc
 import collections
+import dataclasses
 import functools
 import inspect
 import operator
+import sys
 import types
 import typing
 import weakref
@@ -218,6 +220,18 @@ def _super(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return super(cls, receiver)
 
 
+@rule(collections.namedtuple, dataclasses.make_dataclass)  # noqa: PYI024 - the function itself
+def _make_class(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a class is made while capturing")
+
+
+@rule(sys.exc_info)
+def _exc_info(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if any(error is not None for frame in machine.frames for error in frame.exceptions):
+        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "sys.exc_info() tells of a traceback")
+    return (None, None, None)
+
+
 @rule(globals)
 def _globals(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "globals() is not captured")
@@ -417,10 +431,8 @@ def _tuple(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 def _hashed(cls: type) -> None:
     @rule(cls)
     def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        items = list(operators.iterate(machine, args[0])) if args else []
-        for item in items:
-            operators.check_hashable(machine, item)
-        return cls(items)
+        items = operators.iterate(machine, args[0]) if args else ()
+        return cls([operators.as_key(machine, item) for item in items])
 
 
 _hashed(set)
@@ -439,8 +451,7 @@ def _mapping(cls: type) -> None:
             found = {}
             for pair in operators.iterate(machine, first):
                 key, value = operators.take(machine, pair, 3)
-                operators.check_hashable(machine, key)
-                found[key] = value
+                found[operators.as_key(machine, key)] = value
         return cls(found, **kwargs)
 
 

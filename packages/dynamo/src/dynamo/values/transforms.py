@@ -29,7 +29,15 @@ if TYPE_CHECKING:
 
     from dynamo.machine.interpreter import Machine
 
-__all__ = ["apply_transform", "transformed_outside"]
+__all__ = [
+    "apply_transform",
+    "begin",
+    "call_under",
+    "finish",
+    "leaves_of",
+    "like",
+    "transformed_outside",
+]
 
 _KINDS = {
     "vmap": torch.vmap,
@@ -39,7 +47,7 @@ _KINDS = {
     "jacfwd": torch.func.jacfwd,
     "hessian": torch.func.hessian,
 }
-_OPTIONS = frozenset({"in_dims", "out_dims", "argnums", "has_aux"})
+_OPTIONS = frozenset({"in_dims", "out_dims", "argnums", "has_aux", "chunk_size"})
 _DEFAULTS = {"randomness": "error"}
 
 
@@ -97,6 +105,11 @@ def _apply(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     for name, value in options.items():
         if name not in _OPTIONS and value not in (None, False, _DEFAULTS.get(name)):
             refuse(machine, f"torch.func.{kind} with {name} is not captured")
+    size = options.get("chunk_size")
+    if size is not None and (kind != "vmap" or type(size) is not int or size < 1):
+        refuse(machine, f"this chunk_size of torch.func.{kind} is not captured")
+    if kind == "vmap" and size is not None:
+        return _in_chunks(machine, function, options, tuple(inputs), kwargs)
     if kind == "vmap":
         return _vmap(machine, function, options, tuple(inputs), kwargs)
     return _derivative(machine, kind, function, options, tuple(inputs), kwargs)
@@ -114,7 +127,8 @@ class _Body:
     outer: list[torch.fx.Node]
 
 
-def _begin(machine: Machine, leaves: Sequence[Any], parts: Sequence[Any]) -> _Body:
+def begin(machine: Machine, leaves: Sequence[Any], parts: Sequence[Any]) -> _Body:
+    """Start a region: fresh stand-ins for its arguments."""
     recorder = machine.session.recorder
     outer = [recorder.node_of(leaf) for leaf in leaves]
     mark = recorder.mark()
@@ -123,16 +137,17 @@ def _begin(machine: Machine, leaves: Sequence[Any], parts: Sequence[Any]) -> _Bo
     return _Body(mark, [carve.stand_in(recorder, part) for part in parts], outer)
 
 
-def _like(value: Any, dim: int | None = None, *, differentiated: bool = False) -> Any:
+def like(value: Any, dim: int | None = None, *, differentiated: bool = False) -> Any:
     """A fresh fake tensor: `value`, or one of its slices along `dim`."""
     with torch._C.DisableTorchFunction(), torch.no_grad():
         made = torch.empty_like(value if dim is None else value.select(dim, 0))
         return made.requires_grad_() if differentiated and made.is_floating_point() else made
 
 
-def _call(
+def call_under(
     machine: Machine, kind: str, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
+    """Interpret a function as a transform calls it."""
     from dynamo.values import calls
 
     grad = torch.is_grad_enabled()
@@ -146,7 +161,7 @@ def _call(
         torch._C._set_grad_enabled(grad)
 
 
-def _leaves(machine: Machine, kind: str, value: Any) -> tuple[list[Any], Any]:
+def leaves_of(machine: Machine, kind: str, value: Any) -> tuple[list[Any], Any]:
     """The tensors of a result and its structure."""
     leaves, spec = _flat(machine, value)
     if not all(type(leaf) is FakeTensor for leaf in leaves):
@@ -160,7 +175,7 @@ def _flat(machine: Machine, value: Any) -> tuple[list[Any], Any]:
     return pytree.tree_flatten(value)
 
 
-def _finish(
+def finish(
     machine: Machine, body: _Body, kind: str, output: Any, options: dict[str, Any]
 ) -> list[Any]:
     """Cut the region out and record its call; the flat results of the transform.
@@ -217,7 +232,7 @@ def _vmap(
     leaves, spec = _flat(machine, inputs)
     dims = _dimensions(machine, options.get("in_dims", 0), inputs)
     out_dims = options.get("out_dims", 0)
-    if type(out_dims) is not int or _flat(machine, kwargs)[0]:
+    if _flat(machine, kwargs)[0]:
         refuse(machine, "this form of torch.func.vmap is not captured")
     places = [i for i, dim in enumerate(dims) if dim is not None]
     if not places or any(
@@ -227,28 +242,71 @@ def _vmap(
         refuse(machine, "torch.func.vmap maps something other than a dimension of a tensor")
     mapped = list(leaves)
     for i in places:
-        mapped[i] = _like(leaves[i], dims[i])
-    body = _begin(machine, [leaves[i] for i in places], [mapped[i] for i in places])
-    result = _call(machine, "vmap", function, tuple(pytree.tree_unflatten(mapped, spec)), {})
-    found, result_spec = _leaves(machine, "vmap", result)
-    settings = {"in_dims": tuple(dims[i] for i in places), "out_dims": out_dims}
-    return pytree.tree_unflatten(
-        _finish(machine, body, "vmap", tuple(found), settings), result_spec
-    )
+        mapped[i] = like(leaves[i], dims[i])
+    body = begin(machine, [leaves[i] for i in places], [mapped[i] for i in places])
+    result = call_under(machine, "vmap", function, tuple(pytree.tree_unflatten(mapped, spec)), {})
+    found, result_spec = leaves_of(machine, "vmap", result)
+    outs = tuple(_broadcast(machine, out_dims, result))
+    if any(dim is None for dim in outs):
+        refuse(machine, "torch.func.vmap gives something without a mapped dimension")
+    settings = {"in_dims": tuple(dims[i] for i in places), "out_dims": outs}
+    return pytree.tree_unflatten(finish(machine, body, "vmap", tuple(found), settings), result_spec)
 
 
 def _dimensions(machine: Machine, in_dims: Any, inputs: tuple[Any, ...]) -> list[int | None]:
     """The mapped dimension of each leaf."""
-    if type(in_dims) is int:
-        return [in_dims] * len(pytree.tree_leaves(inputs))
-    if not isinstance(in_dims, tuple | list) or len(in_dims) != len(inputs):
-        refuse(machine, "these in_dims of torch.func.vmap are not captured")
-    dims: list[int | None] = []
-    for dim, value in zip(in_dims, inputs, strict=True):
-        if dim is not None and type(dim) is not int:
-            refuse(machine, "these in_dims of torch.func.vmap are not captured")
-        dims.extend([dim] * len(pytree.tree_leaves(value)))
-    return dims
+    given = tuple(in_dims) if type(in_dims) is list else in_dims
+    return _broadcast(machine, given, inputs)
+
+
+def _broadcast(machine: Machine, dims: Any, value: Any) -> list[int | None]:
+    """A dimension for each leaf of `value`: one for all, or a structure like it."""
+    if dims is None or type(dims) is int:
+        return [dims] * len(pytree.tree_leaves(value))
+    kind = type(value)
+    if isinstance(value, dict) and isinstance(dims, dict) and list(dims) == list(value):
+        pairs = [(dims[key], value[key]) for key in value]
+    elif kind in (tuple, list) and isinstance(dims, tuple | list) and len(dims) == len(value):
+        pairs = list(zip(dims, value, strict=True))
+    elif isinstance(dims, tuple) and len(dims) == 1 and type(value) is FakeTensor:
+        return [dims[0]]
+    else:
+        refuse(machine, "these dimensions of torch.func.vmap are not captured")
+    return [dim for own, item in pairs for dim in _broadcast(machine, own, item)]
+
+
+def _in_chunks(
+    machine: Machine,
+    function: Any,
+    options: dict[str, Any],
+    inputs: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """`vmap(chunk_size=)`: so many at a time, the results one after another."""
+    leaves, spec = _flat(machine, inputs)
+    dims = _dimensions(machine, options.get("in_dims", 0), inputs)
+    mapped = [(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
+    if not mapped or any(type(leaf) is not FakeTensor for leaf, _ in mapped):
+        refuse(machine, "torch.func.vmap maps something other than a dimension of a tensor")
+    size = int(mapped[0][0].shape[mapped[0][1]])
+    settings = {name: value for name, value in options.items() if name != "chunk_size"}
+    found: list[list[Any]] = []
+    result: Any = None
+    for start in range(0, size, options["chunk_size"]):
+        length = min(options["chunk_size"], size - start)
+        part = [
+            leaf if dim is None else torch.narrow(leaf, dim, start, length)
+            for leaf, dim in zip(leaves, dims, strict=True)
+        ]
+        given = tuple(pytree.tree_unflatten(part, spec))
+        result = _vmap(machine, function, settings, given, kwargs)
+        found.append(pytree.tree_leaves(result))
+    outs = _broadcast(machine, options.get("out_dims", 0), result)
+    whole = [
+        torch.cat(parts, dim or 0)
+        for parts, dim in zip(zip(*found, strict=True), outs, strict=True)
+    ]
+    return pytree.tree_unflatten(whole, _flat(machine, result)[1])
 
 
 # -- derivatives -----------------------------------------------------------------------------------------
@@ -272,21 +330,21 @@ def _derivative(
     parts: list[Any] = []
     specs: list[Any] = []
     for number in numbers:
-        own, spec = _leaves(machine, kind, inputs[number])
-        copies = [_like(leaf, differentiated=True) for leaf in own]
+        own, spec = leaves_of(machine, kind, inputs[number])
+        copies = [like(leaf, differentiated=True) for leaf in own]
         changed[number] = pytree.tree_unflatten(copies, spec)
         leaves += own
         parts += copies
         specs.append(spec)
-    body = _begin(machine, leaves, parts)
-    result = _call(machine, kind, function, tuple(changed), kwargs)
+    body = begin(machine, leaves, parts)
+    result = call_under(machine, kind, function, tuple(changed), kwargs)
     aux: Any = None
     if has_aux:
         if not isinstance(result, tuple) or len(result) != 2:
             refuse(machine, f"a function under torch.func.{kind} has no auxiliary result")
         result, aux = result
-    found, result_spec = _leaves(machine, kind, result)
-    extra, extra_spec = _leaves(machine, kind, aux) if has_aux else ([], None)
+    found, result_spec = leaves_of(machine, kind, result)
+    extra, extra_spec = leaves_of(machine, kind, aux) if has_aux else ([], None)
     single = kind in ("grad", "grad_and_value")
     if single and len(found) != 1:
         refuse(machine, f"a function under torch.func.{kind} does not return one tensor")
@@ -295,7 +353,7 @@ def _derivative(
     if has_aux:
         settings["has_aux"] = True
         output = (output, tuple(extra))
-    made: Any = _finish(machine, body, kind, output, settings)
+    made: Any = finish(machine, body, kind, output, settings)
 
     def arranged(grads: Any) -> Any:
         """The gradients of all leaves as the program's `argnums` ask for them."""

@@ -16,12 +16,13 @@ from dynamo.values import copies as _copies  # registers its rules
 from dynamo.values import functions as _functions  # registers its rules
 from dynamo.values import locks as _locks  # registers its rules
 from dynamo.values import optimizers as _optimizers  # registers its rules
+from dynamo.values import pullbacks as _pullbacks  # registers its rules
 from dynamo.values import regions as _regions  # registers its rules
 from dynamo.values import transforms as _transforms  # registers its rules
 
-assert all((_checks, _copies, _functions, _locks, _optimizers, _regions, _transforms)), (
-    "imported for their rules"
-)
+assert all(
+    (_checks, _copies, _functions, _locks, _optimizers, _pullbacks, _regions, _transforms)
+), "imported for their rules"
 
 __all__ = [
     "attributes",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from dynamo.machine.program import opcode
-from dynamo.values import attributes, operators
+from dynamo.values import attributes, calls, operators
 
 if TYPE_CHECKING:
     from dynamo.machine.frame import Frame
@@ -41,8 +41,7 @@ def build_set(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., items] -> [.., set]"""
     result: set[object] = set()
     for value in _take(frame, op.arg):
-        operators.check_hashable(machine, value)
-        result.add(value)
+        result.add(operators.as_key(machine, value))
     frame.stack.append(result)
 
 
@@ -50,9 +49,8 @@ def build_set(machine: Machine, frame: Frame, op: Op) -> None:
 def build_map(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., key, value, ..] -> [.., dict]"""
     values = _take(frame, 2 * op.arg)
-    for key in values[::2]:
-        operators.check_hashable(machine, key)
-    frame.stack.append(dict(zip(values[::2], values[1::2], strict=True)))
+    keys = [operators.as_key(machine, key) for key in values[::2]]
+    frame.stack.append(dict(zip(keys, values[1::2], strict=True)))
 
 
 @opcode("BUILD_CONST_KEY_MAP")
@@ -85,8 +83,7 @@ def list_append(machine: Machine, frame: Frame, op: Op) -> None:
 def set_add(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., set, .., value] -> [.., set, ..]"""
     value = frame.stack.pop()
-    operators.check_hashable(machine, value)
-    frame.stack[-op.arg].add(value)
+    frame.stack[-op.arg].add(operators.as_key(machine, value))
 
 
 @opcode("MAP_ADD", breaks=True)
@@ -94,8 +91,7 @@ def map_add(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., dict, .., key, value] -> [.., dict, ..]"""
     value = frame.stack.pop()
     key = frame.stack.pop()
-    operators.check_hashable(machine, key)
-    frame.stack[-op.arg][key] = value
+    frame.stack[-op.arg][operators.as_key(machine, key)] = value
 
 
 @opcode("LIST_EXTEND", breaks=True)
@@ -203,7 +199,7 @@ def match_class(machine: Machine, frame: Frame, op: Op) -> None:
     names = stack.pop()
     cls = stack.pop()
     subject = stack.pop()
-    if not isinstance(subject, cls):
+    if not calls.call(machine, isinstance, (subject, cls), {}):
         stack.append(None)
         return
     wanted: list[str] = []
