@@ -1,5 +1,7 @@
 """Single operators through the whole stack, where what they give is more than values: layout, memory, refusals."""
 
+import mmap
+
 import pytest
 import torch
 
@@ -29,3 +31,34 @@ def test_refused_parameters_of_random_operators_raise_eagers_error(draw):
     with pytest.raises(RuntimeError) as found:
         compile_api.compile(draw, options={"strict": False})(torch.zeros(3))
     assert str(found.value) == str(expected.value)
+
+
+def untouched(length):
+    """Zeros that take memory only where they are written."""
+    memory = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(memory, dtype=torch.int8)
+
+
+def test_more_elements_than_32_bits_count():
+    length = 2**31 + 8
+    x = untouched(length)
+    x[-3:] = torch.tensor([5, 7, -2])
+
+    def function(x):
+        end = x[2**31 :].to(torch.int32) * 2
+        return end, x.amax(), x[:: 2**30].sum(), x.view(2, -1)[1, -2:] + 1
+
+    compiled = compile_api.compile(function, dynamic=False, options=STRICT)
+    end, most, strided, last = compiled(x)
+    assert end.tolist() == [0, 0, 0, 0, 0, 10, 14, -4]
+    assert (most.item(), strided.item(), last.tolist()) == (7, 0, [8, -1])
+
+
+def test_indices_beyond_32_bits():
+    table = untouched(2**31 + 64).view(-1, 64)
+    table[-1] = 3
+    rows = torch.tensor([table.shape[0] - 1, 0])
+    compiled = compile_api.compile(lambda table, rows: table[rows] * 2, options=STRICT)
+    assert torch.equal(compiled(table, rows), table[rows] * 2)
+    with pytest.raises(IndexError):
+        compiled(table, rows + 1)
