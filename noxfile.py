@@ -301,6 +301,18 @@ def report(session: nox.Session) -> None:
 
 
 @nox.session
+def compiled_operators(session: nox.Session) -> None:
+    """Every operator compiled against eager over torch's database, in all dtypes; an hour.
+
+    The report, `complete_run.json`, is committed beside the script; a run that was stopped goes on.
+    """
+    _prepare(session, *PACKAGES)
+    script = "packages/compile_api/tests/operator_database/run.py"
+    journal = REPORTS / "compiled_operators.jsonl"
+    session.run("python", script, "--journal", str(journal), *session.posargs)
+
+
+@nox.session
 def quick_models(session: nox.Session) -> None:
     """Twelve of those models, inference and training, without times; minutes."""
     _prepare(session, *PACKAGES)

@@ -214,6 +214,8 @@ def _survive(backend: Backend, settings: Settings, name: str, *, symbolic: bool)
         except Exception as fault:
             failed = _translate(fault, graph, name)
             if settings.facade.strict:
+                if type(fault).__module__ == "builtins":
+                    return _raising_as_eager(graph, failed, fault)
                 raise failed from fault
             warnings.warn(f"{failed}\n  now: this graph runs eagerly", CompileWarning, stacklevel=2)
             return graph.forward
@@ -231,6 +233,16 @@ def _place_of(graph: GraphModule) -> str:
             module = node.meta.get("module_path")
             return f"{f'{module} ' if module else ''}{Path(line[0]).name}:{line[1]}"
     return ""
+
+
+def _raising_as_eager(graph: GraphModule, failed: CompilationFailed, fault: Exception) -> Compiled:
+    """What was refused while compiling is refused by eager, whose error counts; else it is a fault of ours."""
+
+    def run(*inputs: Any) -> Any:
+        graph.forward(*inputs)
+        raise failed from fault
+
+    return run
 
 
 def _translate(fault: Exception, graph: GraphModule, backend: str) -> CompilationFailed:

@@ -62,3 +62,18 @@ def test_indices_beyond_32_bits():
     assert torch.equal(compiled(table, rows), table[rows] * 2)
     with pytest.raises(IndexError):
         compiled(table, rows + 1)
+
+
+def test_what_eager_refuses_raises_its_error_in_strict_mode_too():
+    def draw(x):
+        return x.normal_(0, -1)
+
+    with pytest.raises(RuntimeError, match="normal expects std >= 0.0") as raised:
+        compile_api.compile(draw, options=STRICT)(torch.zeros(3))
+    assert type(raised.value) is RuntimeError
+
+
+def test_a_hash_is_of_the_bits():
+    x = torch.linspace(-2, 2, 7)
+    found = compile_api.compile(torch.hash_tensor, options=STRICT)(x)
+    assert found.item() == torch.hash_tensor(x).item()

@@ -7,7 +7,8 @@
 that are permitted to fail, with the cause; a complete run reports those that pass, so that the list only shrinks.
 Printed at the end: how many pairs ran in our kernels alone, with declared calls of the library, or with fallbacks. With
 `--journal` a run that was interrupted goes on where it was; `--failed FILE` takes only the pairs that failed in the
-report FILE. Exit status 1 if a pair fails that isn't listed.
+report FILE, and with `--peer torch` says which of them torch.compile passes; a report gets that by `--beside`. Exit
+status 1 if a pair fails that isn't listed.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 sys.path.insert(0, str(Path(__file__).parent))
-from pairs import BASE, DTYPES, run_errors, run_pair, share_of, watch_programs
-from workers import run_all
+from pairs import BASE, DTYPES, PEERS, run_errors, run_pair, share_of, watch_programs
+from workers import PATIENCE, run_all
 
+ROOT = Path(__file__).parents[4]
 KNOWN = Path(__file__).with_name("known_failures.json")
 
 
@@ -65,7 +67,7 @@ def reports_of(options):
             key, report = json.loads(line)
             if jobs.pop(key, None) is not None:
                 yield key, report
-    for key, report in run_all(jobs.items()):
+    for key, report in run_all(jobs.items(), 10 * PATIENCE if options.peer else PATIENCE):
         if journal is not None:
             with journal.open("a") as file:
                 file.write(json.dumps([key, report]) + "\n")
@@ -87,12 +89,15 @@ def summary(options, reports, known, seconds):
     broken: dict[str, list[str]] = {}
     for key, report in pairs.items():
         if shares[key] == "not captured":
-            broken.setdefault(" ".join(report["breaks"])[:200], []).append(key)
+            reasons = (text.partition("why: ")[2] or text for text in report["breaks"])
+            broken.setdefault(" ".join(reasons)[:160], []).append(key)
+    peer = json.loads(options.beside.read_text())["failed"] if options.beside else {}
     good = sum(not report["failures"] for report in pairs.values())
     return {
         "torch": torch.__version__,
         "shard": options.shard,
         "samples": options.samples,
+        "note": options.note,
         "pairs": len(pairs),
         "equal": good,
         "equal share": round(good / max(1, len(pairs)), 4),
@@ -111,6 +116,8 @@ def summary(options, reports, known, seconds):
         "fallback operators": dict(steps["fallback"].most_common()),
         "not captured": broken,
         "failed": failed,
+        # without a report on torch.compile these are all that fail, more than there can be
+        "torch.compile passes and we fail": sorted(key for key in failed if key not in peer),
         "unexpected": sorted(set(failed) - set(known)),
         "known that pass": sorted(key for key in known if key in ran and key not in failed),
         "seconds": round(seconds, 1),
@@ -127,6 +134,9 @@ def parsed(arguments):
     parser.add_argument("--journal", type=Path, help="keeps what was done, and goes on behind it")
     parser.add_argument("--failed", type=Path, help="only what failed in this report")
     parser.add_argument("--errors", choices=("with", "only", "without"), default="with")
+    parser.add_argument("--peer", choices=("torch",), help="judge torch.compile in our place")
+    parser.add_argument("--beside", type=Path, help="the report of a run with `--peer torch`")
+    parser.add_argument("--note", default="", help="said in the report")
     parser.add_argument("--quiet", action="store_true")
     return parser.parse_args(arguments)
 
@@ -136,6 +146,7 @@ def main(arguments=None):
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
     watch_programs()
+    PEERS.extend([options.peer] if options.peer else [])
     known = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
     reports, started = {}, time.monotonic()
     for key, report in reports_of(options):
@@ -145,7 +156,8 @@ def main(arguments=None):
             print(f"{mark}{key}: {report['failures'][0]}", flush=True)
     result = summary(options, reports, known, time.monotonic() - started)
     if options.json:
-        options.json.write_text(json.dumps(result, indent=1) + "\n")
+        text = json.dumps(result, indent=1).replace(f"{ROOT}/", "")
+        options.json.write_text(text + "\n")
     parts = ", ".join(f"{count} {share}" for share, count in result["shares"].items())
     print(
         f"{result['pairs']} pairs ({parts}): {result['equal']} equal eager ({result['equal share']:.2%}); "

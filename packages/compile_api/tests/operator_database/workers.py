@@ -14,7 +14,7 @@ import signal
 import time
 import traceback
 
-PATIENCE = 60.0
+PATIENCE = 60.0  # torch.compile takes longer for some: `run_all` takes another
 JOBS_PER_PROCESS = 200
 
 
@@ -36,11 +36,11 @@ def _work(jobs, writing):
         tell({"job": number, "report": report})
 
 
-def _lines(reading, child):
+def _lines(reading, child, patience):
     """Messages of the child until it ends; kills it when it is silent for too long."""
     text = b""
     while True:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + patience
         ready, _, _ = select.select([reading], [], [], max(0.0, deadline - time.monotonic()))
         if not ready:
             os.kill(child, signal.SIGKILL)
@@ -51,7 +51,7 @@ def _lines(reading, child):
         yield from map(json.loads, lines)
 
 
-def _one_process(jobs):
+def _one_process(jobs, patience):
     """Reports of the jobs that one child came to, the last of them perhaps that it died."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -63,7 +63,7 @@ def _one_process(jobs):
             os._exit(0)
     os.close(writing)
     last = {"job": 0, "at": "start"}
-    for message in _lines(reading, child):
+    for message in _lines(reading, child, patience):
         last = message
         if "report" in message:
             yield jobs[message["job"]][0], message["report"]
@@ -75,12 +75,12 @@ def _one_process(jobs):
         yield jobs[last["job"]][0], {"failures": failures, "samples": 1, "steps": {}, "breaks": []}
 
 
-def run_all(jobs):
+def run_all(jobs, patience=PATIENCE):
     """(key, report) of every job, each process taking up to `JOBS_PER_PROCESS` of them."""
     jobs = list(jobs)
     while jobs:
         done = 0
-        for key, report in _one_process(jobs[:JOBS_PER_PROCESS]):
+        for key, report in _one_process(jobs[:JOBS_PER_PROCESS], patience):
             done += 1
             yield key, report
         jobs = jobs[done:]

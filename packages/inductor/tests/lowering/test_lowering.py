@@ -232,3 +232,18 @@ def test_symbolic_sizes_need_no_second_compile(name, compare):
     again = [(torch.randn(n, 8), torch.randn(n, 8)) for n in (2, 7, 33)]
     symbols = ((0, 0, "n"), (1, 0, "n"))
     compare(SYMBOLIC[name], X, Y, symbolic=symbols, again=again)
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda x: (x * 2).view(torch.int32) & 255, torch.linspace(-3, 3, 12)),
+        (lambda x: x.double().view(torch.int64) ^ 1, torch.linspace(-3, 3, 12)),
+        (lambda x: (x + 1).view(torch.float32) * 2, torch.arange(12, dtype=torch.int32) << 20),
+        (lambda x: (x > 0).view(torch.uint8) * 3, torch.linspace(-3, 3, 12)),
+        (lambda x: (x * 2).view(torch.int16) + 1, torch.linspace(-3, 3, 12).bfloat16()),
+        (lambda x: (x * 2).view(torch.int16), torch.linspace(-3, 3, 12)),
+    ],
+)
+def test_bits_of_something_computed_are_read_as_another_dtype(compare, function, x):
+    compare(function, x)

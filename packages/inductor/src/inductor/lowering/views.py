@@ -480,14 +480,34 @@ def as_strided(
 # ---- reinterpretation
 @lowers(aten.view.dtype, view=True)
 def view_dtype(builder: Builder, x: Value, dtype: torch.dtype) -> Value:
-    """The same bits as another dtype of the same width."""
+    """The same bits as another dtype of the same width, computed: a buffer is read as one type alone."""
     if dtype == x.dtype:
         return x
-    if dtype.itemsize != x.dtype.itemsize or dtype.is_complex or x.dtype.is_complex:
-        raise UnsupportedOperationError("view.dtype", "between different widths")
-    stored = builder.realize(x)
-    window = View(stored.buffer, stored.shape, stored.stride, stored.offset, dtype)
-    return Value(x.shape, dtype, x.device, window, stride=stored.stride)
+    wide = dtype.itemsize >= 4
+    real = not (dtype.is_floating_point or x.dtype.is_floating_point)
+    if (
+        dtype.itemsize != x.dtype.itemsize
+        or dtype.is_complex
+        or x.dtype.is_complex
+        or not (wide or real)  # half types are float32 in a kernel
+    ):
+        reason = "bits of another width, or of half types"
+        result: Value = builder.call("fallback", aten.view_copy.dtype, (x, dtype), {}, reason)
+        return result
+
+    def load(recorder: Recorder, place: Coordinates) -> Scalar:
+        scalar = x.load(recorder, place)
+        return recorder.bitcast(scalar, dtype) if wide else recorder.to_dtype(scalar, dtype)
+
+    return builder.pointwise(
+        load,
+        shape=x.shape,
+        dtype=dtype,
+        device=x.device,
+        operations=0 if x.stored else x.operations,
+        loads=1 if x.stored else x.loads,
+        stride=builder.fact.stride,
+    )
 
 
 @lowers(aten.flip.default)

@@ -301,6 +301,15 @@ def multilabel_margin_loss_backward(
     return x.contiguous()
 
 
+@shape_rule("_ctc_loss_backward", "_ctc_loss_backward.Tensor")
+def ctc_loss_backward(
+    sizes: Sizes, grad: TensorMeta, log_probabilities: TensorMeta, *args: Any
+) -> TensorMeta:
+    """The gradient of the log probabilities, row-major."""
+    del sizes, grad, args
+    return log_probabilities.contiguous()
+
+
 @shape_rule("huber_loss_backward")
 def huber_loss_backward(
     sizes: Sizes, grad: TensorMeta, x: TensorMeta, target: TensorMeta, *args: Any
