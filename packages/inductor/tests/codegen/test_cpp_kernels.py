@@ -624,3 +624,27 @@ def test_division_by_zero_is_refused(name):
     storages["y"][77] = 0
     assert run_cpp(kernel, storages) != 0
     assert kernel_source(kernel).checks
+
+
+@pytest.mark.parametrize("columns", [24, 40, 64, 100])
+def test_statistics_of_long_columns_keep_their_digits(columns):
+    rows = 5000
+    recorder = Recorder((columns,), (rows,))
+    (column,), (row,) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    value = recorder.load("x", row * columns + column, F32)
+    statistics = recorder.reduce("welford", value, dtype=F32)
+    total = recorder.reduce("sum", value, dtype=F32)
+    recorder.stage("outer")
+    mean, m2 = recorder.part(statistics, 0, F32), recorder.part(statistics, 1, F32)
+    for name, result in (("mean", mean), ("m2", m2), ("total", total)):
+        recorder.store(name, column, result, F32)
+    x = torch.randn(rows, columns) + 30
+    out = {name: torch.empty(columns) for name in ("mean", "m2", "total")}
+    kernel = make_kernel(recorder.finish(), vector="column")
+    assert run_cpp(kernel, {"x": x.reshape(-1), **out}, threads=2) == 0
+    exact = x.double()
+    torch.testing.assert_close(out["mean"].double(), exact.mean(0), rtol=2e-7, atol=0)
+    deviations = (exact - exact.mean(0)).square().sum(0)
+    torch.testing.assert_close(out["m2"].double(), deviations, rtol=5e-6, atol=0)
+    torch.testing.assert_close(out["total"].double(), exact.sum(0), rtol=2e-6, atol=0)
