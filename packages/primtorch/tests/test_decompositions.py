@@ -184,3 +184,48 @@ def test_a_scale_that_is_not_the_quotient_of_the_sizes(scale):
                 if rank == 3:
                     last = x.to(memory_format=torch.channels_last_3d)
                     same(getattr(aten, name).default, last, list(out_size), *rest)
+
+
+def _cell(kind, biased):
+    """A cell of torch.nn in float64 with its inputs, and the products that a fused kernel gets."""
+    torch.manual_seed(0)
+    cell = getattr(torch.nn, f"{kind}Cell")(5, 4, bias=biased).double()
+    x, state = (torch.randn(3, n, dtype=torch.float64) for n in (5, 4))
+    gates = (x @ cell.weight_ih.T).detach().requires_grad_()
+    hidden = (state @ cell.weight_hh.T).detach().requires_grad_()
+    biases = [cell.bias_ih, cell.bias_hh] if biased else [None, None]
+    return cell, x, state, gates, hidden, biases
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_long_short_term_memory_cell(biased):
+    """The fused kernel's decomposition, against the cell as the CPU computes it, and its backward against autograd."""
+    cell, x, state, gates, hidden, biases = _cell("LSTM", biased)
+    old = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    expected = cell(x, (state, old))
+    out, new, workspace = TABLE[aten._thnn_fused_lstm_cell.default](gates, hidden, old, *biases)
+    torch.testing.assert_close((out, new), expected)
+    grads = torch.randn_like(out), torch.randn_like(new)
+    leaves = [gates, old, *([biases[0]] if biased else [])]
+    backward = TABLE[aten._thnn_fused_lstm_cell_backward_impl.default]
+    for tangents in ((grads[0], grads[1]), (grads[0], None), (None, grads[1])):
+        pairs = [(o, g) for o, g in zip((out, new), tangents, strict=True) if g is not None]
+        outputs, given = zip(*pairs, strict=True)
+        wanted = torch.autograd.grad(outputs, leaves, given, retain_graph=True)
+        found = backward(*tangents, old, new, workspace, biased)
+        torch.testing.assert_close(found[: len(leaves)], wanted)
+        assert (found[2] is not None) == biased
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_gated_recurrent_cell(biased):
+    cell, x, state, gates, hidden, biases = _cell("GRU", biased)
+    state.requires_grad_()
+    out, workspace = TABLE[aten._thnn_fused_gru_cell.default](gates, hidden, state, *biases)
+    torch.testing.assert_close(out, cell(x, state))
+    grad = torch.randn_like(out)
+    leaves = [gates, hidden, state, *(biases if biased else [])]
+    wanted = torch.autograd.grad(out, leaves, grad)
+    found = TABLE[aten._thnn_fused_gru_cell_backward.default](grad, workspace, biased)
+    torch.testing.assert_close(found[: len(leaves)], wanted)
+    assert (found[3] is not None) == biased
