@@ -22,9 +22,6 @@ _SPEC.loader.exec_module(database)
 
 # Overloads whose inferred metadata is known to differ somewhere; the list only shrinks.
 KNOWN_WRONG = {
-    "aten._fft_c2c.default": "memory order of an expanded input (pocketfft's own copy)",
-    "aten._fft_r2c.default": "memory order of an expanded input (pocketfft's own copy)",
-    "aten._fft_c2r.default": "memory order of a permuted input (pocketfft's own copy)",
     "aten.sum.default": "eager has no kernel for complex32 on the CPU",
     "aten.as_strided_scatter.default": "eager asserts on non-contiguous inputs under autograd",
     "aten.native_group_norm.default": "eager refuses non-contiguous inputs",
