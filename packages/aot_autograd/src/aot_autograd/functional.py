@@ -10,7 +10,7 @@ metadata of the tensor it stands for, strides included, so that shape rules may 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aot_autograd._torch import OpOverload
     from aot_autograd.graph import Node
     from aot_autograd.metadata import ViewChain, ViewStep
+    from aot_autograd.recorder import Recorder
     from primtorch.fake import FakeTensor, TensorMeta
 
 aten = torch.ops.aten
@@ -84,18 +85,6 @@ class Value:
         self.chain = chain
         self.node = node
         self.generation = storage.generation
-
-
-class Recorder(Protocol):
-    """The part of the recording context that writing needs."""
-
-    writes: int
-
-    def operate(self, operator: OpOverload, *args: Any, **kwargs: Any) -> FakeTensor:
-        """Record one pure operator (decomposed like any other) and return its result."""
-
-    def fresh(self, meta: TensorMeta, node: Node) -> FakeTensor:
-        """A fake tensor with a storage of its own whose value is `node`."""
 
 
 def value_of(tensor: FakeTensor) -> Value:

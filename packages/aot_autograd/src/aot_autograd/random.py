@@ -18,67 +18,17 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from aot_autograd._torch import OpOverload
-    from aot_autograd.recording import RecordingContext
+    from aot_autograd.recorder import Recorder
     from primtorch.fake import FakeTensor
 
 aten = torch.ops.aten
-
-
-class Seeds:
-    """The seeds of one graph, and which random operators it has had so far.
-
-    A program that runs a part of itself again with the generator's old state (activation
-    checkpointing) must get the same numbers. So that it does, each random operator takes a ticket:
-    a number that is really drawn from the default generator. A ticket seen before means that the
-    state was set back, and the operator's first result is given again.
-    """
-
-    __slots__ = ("_before", "count", "drawn", "given", "results")
-
-    def __init__(self) -> None:
-        self.drawn: list[FakeTensor] = []
-        self.given: list[FakeTensor] = []
-        self.count = 0
-        self.results: dict[Any, Any] = {}
-        self._before: torch.Tensor | None = None
-
-    def ticket(self) -> int:
-        """Draw from the default generator of the CPU; `restore` takes all draws back."""
-        if self._before is None:
-            self._before = torch.get_rng_state()
-        return int(torch.randint(2**62, (1,)).item())
-
-    def restore(self) -> None:
-        """Put the generator back to where it was before the first ticket."""
-        if self._before is not None:
-            torch.set_rng_state(self._before)
-
-    def seed(self, context: RecordingContext, device: torch.device) -> FakeTensor:
-        """The seed of a device: drawn at its first use, or given by the trace that is repeated."""
-        for seed in self.drawn:
-            if seed.meta.device == device:
-                return seed
-        for seed in self.given:
-            if seed.meta.device == device:
-                return seed
-        operator = torch.ops.primtorch.draw_seed.default
-        seed = context.record(operator, (device,), {}, impure=True)
-        self.drawn.append(seed)
-        return seed
-
-    def offset(self) -> int:
-        """A number that no other random operator of the graph has."""
-        self.count += 1
-        return self.count - 1
 
 
 def _real_dtype(dtype: torch.dtype | None) -> torch.dtype:
     return torch.get_default_dtype() if dtype is None else dtype
 
 
-def _uniform(
-    context: RecordingContext, device: torch.device, shape: Any, dtype: torch.dtype
-) -> FakeTensor:
+def _uniform(context: Recorder, device: torch.device, shape: Any, dtype: torch.dtype) -> FakeTensor:
     seeds = context.seeds
     seed = seeds.seed(context, device)
     return context.operate(
@@ -86,9 +36,7 @@ def _uniform(
     )
 
 
-def _normal(
-    context: RecordingContext, device: torch.device, shape: Any, dtype: torch.dtype
-) -> FakeTensor:
+def _normal(context: Recorder, device: torch.device, shape: Any, dtype: torch.dtype) -> FakeTensor:
     seeds = context.seeds
     seed = seeds.seed(context, device)
     return context.operate(
@@ -97,7 +45,7 @@ def _normal(
 
 
 def _integers(
-    context: RecordingContext,
+    context: Recorder,
     device: torch.device,
     shape: Any,
     bounds: tuple[Any, Any],
@@ -129,7 +77,7 @@ def _demand(condition: bool, message: str) -> None:
         raise RuntimeError(message)
 
 
-def bernoulli_p(context: RecordingContext, self: FakeTensor, p: float, **_: Any) -> Any:
+def bernoulli_p(context: Recorder, self: FakeTensor, p: float, **_: Any) -> Any:
     """Ones with probability p, in the dtype of `self`."""
     _demand(0 <= p <= 1, f"bernoulli_ expects p to be in [0, 1], but got p={p:g}")
     drawn = _uniform(context, self.meta.device, self.shape, torch.float32)
@@ -137,23 +85,21 @@ def bernoulli_p(context: RecordingContext, self: FakeTensor, p: float, **_: Any)
     return context.operate(aten._to_copy.default, chosen, dtype=self.dtype)
 
 
-def bernoulli(context: RecordingContext, self: FakeTensor, **_: Any) -> Any:
+def bernoulli(context: Recorder, self: FakeTensor, **_: Any) -> Any:
     """Ones with the probabilities in `self`."""
     drawn = _uniform(context, self.meta.device, self.shape, torch.float32)
     chosen = context.operate(aten.lt.Tensor, drawn, self)
     return context.operate(aten._to_copy.default, chosen, dtype=self.dtype)
 
 
-def bernoulli_tensor(context: RecordingContext, self: FakeTensor, p: FakeTensor, **_: Any) -> Any:
+def bernoulli_tensor(context: Recorder, self: FakeTensor, p: FakeTensor, **_: Any) -> Any:
     """Ones with the probabilities in `p`, in the dtype and shape of `self`."""
     drawn = _uniform(context, self.meta.device, self.shape, torch.float32)
     chosen = context.operate(aten.lt.Tensor, drawn, p)
     return context.operate(aten._to_copy.default, chosen, dtype=self.dtype)
 
 
-def native_dropout(
-    context: RecordingContext, tensor: FakeTensor, p: float, train: bool | None
-) -> Any:
+def native_dropout(context: Recorder, tensor: FakeTensor, p: float, train: bool | None) -> Any:
     """(tensor * mask / (1 - p), mask)."""
     if train is False or p == 0:
         ones = context.operate(aten.ones_like.default, tensor, dtype=torch.bool)
@@ -168,7 +114,7 @@ def native_dropout(
 
 
 def rand(
-    context: RecordingContext,
+    context: Recorder,
     size: Any,
     *,
     dtype: torch.dtype | None = None,
@@ -183,7 +129,7 @@ def rand(
 
 
 def randn(
-    context: RecordingContext,
+    context: Recorder,
     size: Any,
     *,
     dtype: torch.dtype | None = None,
@@ -197,7 +143,7 @@ def randn(
     return _normal(context, _device_of(device), size, dtype)
 
 
-def _like(context: RecordingContext, self: FakeTensor, drawn: FakeTensor) -> FakeTensor:
+def _like(context: Recorder, self: FakeTensor, drawn: FakeTensor) -> FakeTensor:
     """`drawn` with the layout that a `*_like` factory gives: that of `self` where it is dense."""
     template = context.operate(aten.empty_like.default, self, dtype=drawn.dtype)
     if template.meta.stride == drawn.meta.stride:
@@ -206,7 +152,7 @@ def _like(context: RecordingContext, self: FakeTensor, drawn: FakeTensor) -> Fak
 
 
 def rand_like(
-    context: RecordingContext,
+    context: Recorder,
     self: FakeTensor,
     *,
     dtype: torch.dtype | None = None,
@@ -221,7 +167,7 @@ def rand_like(
 
 
 def randn_like(
-    context: RecordingContext,
+    context: Recorder,
     self: FakeTensor,
     *,
     dtype: torch.dtype | None = None,
@@ -236,7 +182,7 @@ def randn_like(
 
 
 def randint(
-    context: RecordingContext,
+    context: Recorder,
     high: Any,
     size: Any,
     *,
@@ -249,7 +195,7 @@ def randint(
 
 
 def randint_low(
-    context: RecordingContext,
+    context: Recorder,
     low: Any,
     high: Any,
     size: Any,
@@ -264,7 +210,7 @@ def randint_low(
 
 
 def randint_like(
-    context: RecordingContext,
+    context: Recorder,
     self: FakeTensor,
     high: Any,
     *,
@@ -276,7 +222,7 @@ def randint_like(
 
 
 def randint_like_low(
-    context: RecordingContext,
+    context: Recorder,
     self: FakeTensor,
     low: Any,
     high: Any,
@@ -291,7 +237,7 @@ def randint_like_low(
 
 
 def uniform(
-    context: RecordingContext, self: FakeTensor, low: float = 0.0, high: float = 1.0, **kwargs: Any
+    context: Recorder, self: FakeTensor, low: float = 0.0, high: float = 1.0, **kwargs: Any
 ) -> Any:
     """Uniform in [low, high), shaped like `self`; ATen's name for `low` is `from`."""
     low = kwargs.get("from", low)
@@ -305,7 +251,7 @@ def uniform(
 
 
 def normal_functional(
-    context: RecordingContext, self: FakeTensor, mean: float = 0.0, std: float = 1.0, **_: Any
+    context: Recorder, self: FakeTensor, mean: float = 0.0, std: float = 1.0, **_: Any
 ) -> Any:
     """Normal with the given mean and deviation, shaped like `self`."""
     _demand(std >= 0, f"normal expects std >= 0.0, but found std {std}")
@@ -316,7 +262,7 @@ def normal_functional(
     return context.operate(aten.add.Scalar, scaled, mean) if mean != 0 else scaled
 
 
-def exponential(context: RecordingContext, self: FakeTensor, lambd: float = 1.0, **_: Any) -> Any:
+def exponential(context: Recorder, self: FakeTensor, lambd: float = 1.0, **_: Any) -> Any:
     """Exponential with rate `lambd`, shaped like `self`."""
     _demand(lambd > 0, f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
     if not _has_rule_for(self.dtype) or not math.isfinite(lambd):

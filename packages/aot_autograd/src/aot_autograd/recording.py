@@ -32,6 +32,7 @@ from aot_autograd.functional import Storage, Value
 from aot_autograd.graph import Node
 from aot_autograd.known import number_of
 from aot_autograd.metadata import ViewStep
+from aot_autograd.seeds import Seeds
 from aot_autograd.sizes import SizeNodes, is_symbolic, symbol_of
 from primtorch.errors import DataDependentError
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta, infer, meta_of
@@ -115,7 +116,7 @@ class RecordingContext:
         self.region_number = 0
         self.source_line: SourceLine | None = None
         self.module_path: str | None = None
-        self.seeds = random.Seeds()
+        self.seeds = Seeds()
         self._factories = FactoryMode(self)
         self._serial = 0
         self._regions = 0
@@ -251,16 +252,26 @@ class RecordingContext:
     # ------------------------------------------------------------------ one method per kind
 
     def _pure(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        decomposition = self.table.get(operator)
-        if decomposition is not None:
-            start = self._serial
-            with self._factories:
-                result = decomposition(*args, **kwargs)
-            if result is not NotImplemented:
-                return result if _may_alias(operator) else self._owned(result, start)
+        result = self.decomposed(operator, args, kwargs)
+        if result is not NotImplemented:
+            return result
         if _is_composite(operator):
             return run_composite_implicit(operator, args, kwargs)
         return self.record(operator, args, kwargs)
+
+    def decomposed(
+        self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What the operator's decomposition gives, as tensors of their own; NotImplemented without."""
+        decomposition = self.table.get(operator)
+        if decomposition is None:
+            return NotImplemented
+        start = self._serial
+        with self._factories:
+            result = decomposition(*args, **kwargs)
+        if result is NotImplemented or _may_alias(operator):
+            return result
+        return self._owned(result, start)
 
     def record(
         self,

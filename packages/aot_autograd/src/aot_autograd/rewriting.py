@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aot_autograd.metadata import ViewChain, ViewStep
-    from aot_autograd.recording import RecordingContext
+    from aot_autograd.recorder import Recorder
 
 aten = torch.ops.aten
 
@@ -66,7 +66,7 @@ HIDDEN_MUTATIONS: dict[OpOverload, HiddenMutation] = {
 
 
 def hidden_mutation(
-    context: RecordingContext, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    context: Recorder, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Run an operator of `HIDDEN_MUTATIONS` as its functional form and its writes."""
     rule = HIDDEN_MUTATIONS[operator]
@@ -74,10 +74,8 @@ def hidden_mutation(
     args = args + tuple(kwargs[name] for name in names[len(args) :] if name in kwargs)
     mutated = [args[position] for position in rule.mutated]
     if not args[rule.training] or mutated[0] is None:
-        decomposition = context.table.get(operator)
-        if decomposition is None:
-            return context.record(operator, args, {})
-        return context._owned(decomposition(*args), context._serial)
+        result = context.decomposed(operator, args, {})
+        return context.record(operator, args, {}) if result is NotImplemented else result
     results = context.handle(rule.functional, args, {})
     with torch.no_grad():
         for tensor, new in zip(mutated, results[rule.results :], strict=True):
@@ -121,7 +119,7 @@ def functional_form(operator: OpOverload) -> OpOverload | None:
 
 
 def mutation(
-    context: RecordingContext, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    context: Recorder, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Run a mutating operator as a functional one and writes."""
     special = SPECIAL.get(operator)
@@ -165,7 +163,7 @@ def _foreach(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def _through_functional(
-    context: RecordingContext,
+    context: Recorder,
     operator: OpOverload,
     form: OpOverload,
     args: tuple[Any, ...],
@@ -213,7 +211,7 @@ _ADDING = frozenset(("addmm", "baddbmm", "addbmm", "addmv", "addr"))
 
 
 def _check_out(
-    context: RecordingContext, operator: OpOverload, tensor: Any, new: Any, args: tuple[Any, ...]
+    context: Recorder, operator: OpOverload, tensor: Any, new: Any, args: tuple[Any, ...]
 ) -> None:
     """What an `out=` tensor has to be for the write to mean what it does in eager.
 
@@ -245,7 +243,7 @@ def _check_out(
         )
 
 
-def _assign(context: RecordingContext, tensor: Any, new: Any, *, out: bool = False) -> None:
+def _assign(context: Recorder, tensor: Any, new: Any, *, out: bool = False) -> None:
     if isinstance(tensor, (tuple, list)):
         for one, other in zip(tensor, new, strict=True):
             _assign(context, one, other, out=out)
@@ -275,7 +273,7 @@ def _assign(context: RecordingContext, tensor: Any, new: Any, *, out: bool = Fal
 
 
 def copy_(
-    context: RecordingContext,
+    context: Recorder,
     self: FakeTensor,
     source: Any,
     non_blocking: bool = False,
@@ -297,24 +295,24 @@ def copy_(
     return self
 
 
-def fill_(context: RecordingContext, self: FakeTensor, value: Any) -> FakeTensor:
+def fill_(context: Recorder, self: FakeTensor, value: Any) -> FakeTensor:
     """`self.fill_(number)`."""
     new = context.operate(aten.full_like.default, self, value)
     functional.write(context, self, new, uniform=True)
     return self
 
 
-def fill_tensor_(context: RecordingContext, self: FakeTensor, value: Any) -> FakeTensor:
+def fill_tensor_(context: Recorder, self: FakeTensor, value: Any) -> FakeTensor:
     """`self.fill_(0-d tensor)`."""
     return copy_(context, self, value, uniform=True)
 
 
-def zero_(context: RecordingContext, self: FakeTensor) -> FakeTensor:
+def zero_(context: Recorder, self: FakeTensor) -> FakeTensor:
     """`self.zero_()`."""
     return fill_(context, self, 0)
 
 
-def detach_(_context: RecordingContext, self: FakeTensor) -> FakeTensor:
+def detach_(_context: Recorder, self: FakeTensor) -> FakeTensor:
     """`self.detach_()`: autograd has done it already."""
     return self
 
@@ -383,7 +381,7 @@ def _same_places(target: FakeTensor, size: Sequence[Any], stride: Sequence[Any])
 
 
 def change_layout(
-    context: RecordingContext, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    context: Recorder, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """`t_`, `unsqueeze_` and the like: the same memory seen through one more view."""
     tensor = args[0]
