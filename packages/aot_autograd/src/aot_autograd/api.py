@@ -21,6 +21,7 @@ from aot_autograd.compiling import Compiler, Observer, Toolchain, compile_flat
 from aot_autograd.options import AotOptions
 from aot_autograd.partition import Partition, min_cut_rematerialization_partition
 from aot_autograd.stored import restored
+from aot_autograd.subclasses import is_wrapper, take_apart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -227,7 +228,11 @@ def _input_keys(flat: Sequence[Any]) -> list[Any]:
     storages: dict[int, int] = {}
     bases: dict[int, int] = {}
     for leaf in flat:
-        if isinstance(leaf, torch.Tensor):
+        if is_wrapper(leaf):
+            parts: list[Any] = []
+            layout = take_apart(leaf, parts)
+            keys.append((layout, leaf.requires_grad, *_input_keys(parts)))
+        elif isinstance(leaf, torch.Tensor):
             group = base = 0
             if leaf.layout is torch.strided:
                 group = storages.setdefault(storage_identity(leaf), len(storages))

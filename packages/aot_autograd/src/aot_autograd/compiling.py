@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from aot_autograd import verify
+from aot_autograd import subclasses, verify
 from aot_autograd._torch import has_own_operators
 from aot_autograd.aliasing import mutated_groups, share, storage_groups
 from aot_autograd.deferred import Deferred
@@ -179,6 +179,8 @@ def compile_flat(
     Returns:
         A boxed callable that takes all of the flat inputs and returns a tuple.
     """
+    if any(map(subclasses.is_wrapper, example_inputs)):
+        return _compile_translated(function, example_inputs, tools, source)
     if any(_is_lazy(example) for example in example_inputs):
         tools = replace(
             tools,
@@ -204,7 +206,10 @@ def compile_flat(
         )
 
     with _collection_paused():
-        recorded = traced(())
+        try:
+            recorded = traced(())
+        except subclasses.ReturnedError:
+            return _compile_translated(function, example_inputs, tools, source)
         groups = storage_groups(example_inputs, specs)
         if groups and recorded.metadata.mutations:
             touched = mutated_groups(groups, recorded.metadata, tracks=recorded.has_backward)
@@ -216,6 +221,16 @@ def compile_flat(
             return _compile_inference(recorded, specs, tools)
         origin = Origin(getattr(function, "graph_module", None), _order_of(specs, example_inputs))
         return _compile_training(recorded, called, specs, tools, origin)
+
+
+def _compile_translated(
+    function: FlatFunction, example_inputs: Sequence[Any], tools: Toolchain, source: str
+) -> Boxed:
+    """Compile a function that takes or returns tensors made of tensors, as one of their parts."""
+    translation = subclasses.translated(function, example_inputs)
+    parts = translation.parts(example_inputs)
+    compiled = compile_flat(translation, parts, tools, source=source)
+    return subclasses.callable_of(translation, compiled)
 
 
 def _traced_again(

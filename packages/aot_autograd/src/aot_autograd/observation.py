@@ -27,6 +27,7 @@ from aot_autograd.metadata import (
 )
 from aot_autograd.rewriting import IN_PLACE_LAYOUTS, undoing
 from aot_autograd.sizes import symbol_of
+from aot_autograd.subclasses import ReturnedError, is_wrapper
 from primtorch.fake import FakeTensor, TensorMeta
 
 if TYPE_CHECKING:
@@ -257,6 +258,8 @@ class Observation:
                 else:
                     position = self._add(GraphValue(node, None, False))
                     self.outputs.append(GraphOutput(position, (), "view", direct=True))
+            elif is_wrapper(output):
+                raise ReturnedError
             else:
                 self.outputs.append(Constant(output))
 

@@ -16,7 +16,7 @@ from primtorch.errors import UnsupportedOperatorError
 from primtorch.fake.infer import infer
 from primtorch.fake.meta import TensorMeta
 from primtorch.fake.registry import schema_of
-from primtorch.fake.tensor import FakeContext, FakeTensor, fakeify
+from primtorch.fake.tensor import FakeContext, FakeTensor, fakeify, has_foreign
 from primtorch.symbolic import Expression, Real, RealNode, RealSymbol, SizeEnvironment
 
 if TYPE_CHECKING:
@@ -148,6 +148,8 @@ class FactoryMode(TorchDispatchMode):
     ) -> object:
         """Send `func` to the context of its fakes, to ours if it has no tensors, or run it."""
         kwargs = kwargs or {}
+        if len(types) > 1 and has_foreign(types):
+            return func(*args, **kwargs)
         fake, real = _tensors(args, kwargs)
         if fake is not None:
             return fake.context.handle(func, args, kwargs)

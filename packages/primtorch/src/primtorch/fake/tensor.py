@@ -123,7 +123,12 @@ class FakeTensor(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> object:
-        """Hand the operator to the context of the first fake tensor among its arguments."""
+        """Hand the operator to the context of the first fake tensor among its arguments.
+
+        A tensor made of tensors beside it decides first, whatever the order of the arguments.
+        """
+        if len(types) > 1 and has_foreign(types):
+            return NotImplemented
         for argument in args:
             if argument.__class__ is cls:
                 return argument.context.handle(func, args, kwargs or {})
@@ -168,6 +173,15 @@ class FakeTensor(torch.Tensor):
                 self.meta, self.context, requires_grad=self.requires_grad
             )
         return memo[id(self)]
+
+
+def has_foreign(types: tuple[type, ...]) -> bool:
+    """Whether a tensor type with operators of its own, other than fakes, is among these."""
+    ordinary = torch.Tensor.__torch_dispatch__
+    return any(
+        kind is not FakeTensor and getattr(kind, "__torch_dispatch__", ordinary) is not ordinary
+        for kind in types
+    )
 
 
 def _find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> FakeTensor:
