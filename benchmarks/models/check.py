@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
+import re
 import resource
 import tempfile
 import traceback
@@ -159,7 +160,7 @@ def _captured(subject: Subject, phase: str) -> dict[str, Any]:
 
     def see(stage: str, text: str) -> None:
         if stage == "break":
-            breaks.append(text)
+            breaks.append(re.sub(r"\S*/site-packages/", "", text))
 
     twin = copy.deepcopy(subject.module)
     target = dynamo.optimize(count, options=dynamo.DynamoOptions(strict=True), observer=see)(twin)
