@@ -1,5 +1,7 @@
 """The order of a program: less memory at once where that is clear, draws of random numbers as they come."""
 
+from dataclasses import replace
+
 import torch
 
 from inductor.ir import OperatorCall
@@ -51,3 +53,20 @@ def test_small_graphs_and_chains_stay_in_the_graphs_order(compare):
         if isinstance(step, OperatorCall)
     ]
     assert calls == [(8, 1), (8, 1), (1, 8)]
+
+
+def test_a_graph_with_effects_keeps_its_order(compare):
+    from inductor.schedule import build
+
+    x = torch.randn(512, 64)
+    weights = [torch.randn(64, 512) for _ in range(3)]
+
+    def branches(x, *weights):
+        wide = [x @ weight for weight in weights]
+        return [w @ weight.t() for w, weight in zip(wide, weights, strict=True)]
+
+    graph = compare(branches, x, *weights, tolerance=1e-2).graph
+    last = next(node for node in reversed(graph.nodes) if isinstance(node, OperatorCall))
+    effect = replace(last, name="n99", operator=torch.ops.aten.add_.Tensor, outputs=())
+    program = build(replace(graph, nodes=(*graph.nodes, effect)))
+    assert most_at_once(program, (512, 512)) == 3

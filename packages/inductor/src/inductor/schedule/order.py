@@ -1,7 +1,8 @@
 """The order in which kernels and calls run: the graph's, unless another needs clearly less memory at once.
 
 In: kernels and calls in an order that respects what they read and write. Out: the same ones in an order that does,
-too. The other order always takes what frees most, or adds least; draws of random numbers keep their order.
+too. The other order always takes what frees most, or adds least; draws of random numbers keep their order, and a graph
+with effects beside its results keeps its own.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ def order_for_memory(
     items: Sequence[Group | OperatorCall], graph: Graph
 ) -> list[Group | OperatorCall]:
     """The items in the order that holds fewer bytes at its worst moment."""
+    if any(isinstance(item, OperatorCall) and _acts(item) for item in items):
+        return list(items)
     problem = _problem(items, graph)
     usual = list(range(len(items)))
     highest = _peak(problem, usual)
@@ -78,6 +81,11 @@ def _problem(items: Sequence[Group | OperatorCall], graph: Graph) -> _Problem:
         if buffer in outputs or any(number != first for number in readers.get(buffer, ())):
             problem.made[first][buffer] = buffer_bytes(graph.buffers[buffer])
     return problem
+
+
+def _acts(call: OperatorCall) -> bool:
+    """Whether a call does what no buffer shows: it writes an operand, or is made for its effect."""
+    return call.operator._schema.is_mutable or not call.outputs
 
 
 def _draws(call: OperatorCall) -> bool:
