@@ -282,3 +282,24 @@ def test_what_a_call_used_is_let_go_when_it_is_over():
     gone = weakref.ref(holder)
     del holder
     assert gone() is None
+
+
+def test_more_locals_than_a_pair_of_slots_can_name():
+    """Since 3.13 one instruction stores two locals, of the first sixteen only."""
+
+    def function(x):
+        a0, a1, a2, a3, a4, a5, a6, a7, a8 = range(9)
+        dynamo.graph_break()
+        b0, b1, b2, b3, b4, b5, b6, b7, b8 = range(9, 18)
+        first, second = x + a0, x * b8
+        if x.sum() > 100:
+            first, second = second, first
+        dynamo.graph_break()
+        total = a1 + a2 + a3 + a4 + a5 + a6 + a7 + a8 + b0 + b1 + b2 + b3 + b4 + b5 + b6 + b7
+        third, fourth = first - second, total
+        return first, second, third * fourth
+
+    x = torch.randn(3)
+    compiled = dynamo.optimize("eager", options=dynamo.DynamoOptions(strict=True))(function)
+    for found, expected in zip(compiled(x), function(x), strict=True):
+        assert torch.equal(found, expected)

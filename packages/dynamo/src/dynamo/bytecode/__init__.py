@@ -14,6 +14,7 @@ from dynamo.bytecode.instruction import (
     Positions,
     decode,
     frame_slots,
+    without_pairs,
 )
 from dynamo.bytecode.liveness import live_locals
 
@@ -32,4 +33,5 @@ __all__ = [
     "live_locals",
     "stack_depths",
     "stack_size",
+    "without_pairs",
 ]

@@ -29,7 +29,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType
 
-__all__ = ["BytecodeError", "ExceptionHandler", "Instruction", "Positions", "decode", "frame_slots"]
+__all__ = [
+    "BytecodeError",
+    "ExceptionHandler",
+    "Instruction",
+    "Positions",
+    "decode",
+    "frame_slots",
+    "without_pairs",
+]
 
 # Of each opcode number its name, its operand, and its length in bytes with its caches.
 _OPCODES = {
@@ -170,6 +178,34 @@ def decode(code: CodeType) -> list[Instruction]:
     if code.co_exceptiontable:
         _attach_handlers(code.co_exceptiontable, instructions, by_offset)
     return instructions
+
+
+_HALVES = {
+    "LOAD_FAST_LOAD_FAST": ("LOAD_FAST", "LOAD_FAST"),
+    "STORE_FAST_LOAD_FAST": ("STORE_FAST", "LOAD_FAST"),
+    "STORE_FAST_STORE_FAST": ("STORE_FAST", "STORE_FAST"),
+}
+
+
+def without_pairs(instructions: list[Instruction]) -> list[Instruction]:
+    """The instructions, each that names two slots (since 3.13) as two that name one.
+
+    A pair reaches only the first sixteen slots, and in another code object its names may lie
+    beyond. Changed in place: what jumped to a pair jumps to its first half.
+    """
+    found: list[Instruction] = []
+    for instruction in instructions:
+        found.append(instruction)
+        halves = _HALVES.get(instruction.opname)
+        if halves is not None:
+            first, second = instruction.argval
+            instruction.opname, instruction.arg, instruction.argval = halves[0], None, first
+            found.append(
+                Instruction(
+                    halves[1], None, second, None, instruction.handler, instruction.positions
+                )
+            )
+    return found
 
 
 def _varint(data: Iterator[int]) -> int:

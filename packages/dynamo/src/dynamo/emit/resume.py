@@ -26,6 +26,7 @@ from dynamo.bytecode import (
     header_of,
     live_locals,
     stack_depths,
+    without_pairs,
 )
 from dynamo.emit.reconstruct import CannotReconstruct
 from dynamo.machine.frame import NULL
@@ -265,7 +266,7 @@ def _step_code(
     rest = [i for i in plan.instructions if i.opname not in _PROLOGUE] if at.handler else []
     arguments = [*_stack_names(nulls), *(["<inner>"] if outer else []), *plan.local_names]
     header = _header(plan, f"<step of {frame.code.co_name} at {frame.line}>", arguments)
-    return assemble([*entry, *done, *tails, *rest], header)
+    return assemble(without_pairs([*entry, *done, *tails, *rest]), header)
 
 
 def _instruction(
@@ -353,4 +354,4 @@ def _resume_code(
     name = frame.code.co_name
     if not name.startswith("<resume"):
         name = f"<resume {name}>"
-    return assemble([*entry, *body], _header(plan, name, arguments))
+    return assemble(without_pairs([*entry, *body]), _header(plan, name, arguments))
