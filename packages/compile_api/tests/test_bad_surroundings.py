@@ -68,7 +68,6 @@ def test_a_compiler_that_fails_is_one_warning_and_eager_results(tmp_path):
     [
         ("kill -SEGV $$", "was killed by signal 11"),
         ("kill -KILL $$", "was killed by signal 9"),
-        ("echo broken >&2; exit 4", "failed with status 4"),
         ("exit 0", "did not produce a library"),
     ],
 )
@@ -145,7 +144,7 @@ def test_processes_that_write_one_cache_at_once_are_all_right(tmp_path):
     assert [process.communicate()[0] for process in running] == ["right\n"] * 2
 
 
-@pytest.mark.parametrize("damage", [b"", b"not a library", None], ids=["emptied", "foreign", "cut"])
+@pytest.mark.parametrize("damage", [b"not a library", None], ids=["foreign", "cut"])
 def test_a_damaged_cache_is_built_anew_without_a_word(damage, tmp_path):
     assert run(COMPILE_API_CACHE_DIR=str(tmp_path)) == ""
     libraries = list(tmp_path.rglob("*.so"))
