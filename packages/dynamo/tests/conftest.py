@@ -25,8 +25,6 @@ def runs(python, version):
 @functools.cache
 def interpreters():
     found = {"{}.{}".format(*sys.version_info[:2]): sys.executable}
-    if os.environ.get("COMPILE_API_WHOLE_LIBRARY"):  # a job for each interpreter does so much
-        return tuple(found.items())
     for version in VERSIONS:
         candidates = sorted(map(str, PYENV.glob(f"{version}.*/bin/python")), reverse=True)
         for python in (*candidates, shutil.which(f"python{version}")):
