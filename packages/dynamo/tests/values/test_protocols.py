@@ -217,3 +217,13 @@ def test_a_compiled_function_under_a_transform():
     compiled = dynamo.optimize("eager", options=STRICT)(lambda v: v.sin() * 2)
     assert same(vmap(compiled)(X), X.sin() * 2)
     assert same(torch.func.grad(lambda v: compiled(v).sum())(X), X.cos() * 2)
+
+
+def test_two_objects_that_become_one_are_noticed():
+    def function(a, b, x):
+        return x + a.value if a is b else x * b.value
+
+    compiled = dynamo.optimize("eager", options=STRICT)(function)
+    one, other = Wrapped(1), Wrapped(5)
+    for a, b in ((one, other), (one, one), (other, other), (other, one)):
+        assert same(compiled(a, b, X), function(a, b, X))

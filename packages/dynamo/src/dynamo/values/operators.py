@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.errors import BreakReason, GraphBreak
-from dynamo.guards import GuardKind
+from dynamo.guards import Guard, GuardKind
+from dynamo.source import ConstantSource
 from dynamo.values.attributes import special
 from dynamo.values.generators import TracedGenerator
 from dynamo.values.iterators import AheadIterator
@@ -186,9 +187,21 @@ def compare(machine: Machine, function: Callable[..., Any], left: Any, right: An
     )
 
 
-def identical(left: Any, right: Any) -> bool:
-    """`left is right`."""
-    return left is right
+def identical(machine: Machine, left: Any, right: Any) -> bool:
+    """`left is right`; that two objects from outside are two is guarded."""
+    if left is right:
+        return True
+    session = machine.session
+    if type(left) in CONSTANTS or type(right) in CONSTANTS:
+        return False
+    first, second = session.source_of(left), session.source_of(right)
+    if first is None or second is None or session.is_created(left) or session.is_created(right):
+        return False
+    if type(first) is not ConstantSource and type(second) is not ConstantSource:
+        key = (GuardKind.DISTINCT, first, second)
+        if key not in session.guards:
+            session.guards[key] = Guard(first, GuardKind.DISTINCT, (second,), session.source_line)
+    return False
 
 
 def truth(machine: Machine, value: Any) -> bool:

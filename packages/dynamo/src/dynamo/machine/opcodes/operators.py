@@ -82,7 +82,7 @@ def is_op(machine: Machine, frame: Frame, op: Op) -> None:
     stack = frame.stack
     right = stack.pop()
     left = stack.pop()
-    stack.append(operators.identical(left, right) != bool(op.arg))
+    stack.append(operators.identical(machine, left, right) != bool(op.arg))
 
 
 @opcode("CONTAINS_OP", breaks=True)
