@@ -77,3 +77,9 @@ def test_a_hash_is_of_the_bits():
     x = torch.linspace(-2, 2, 7)
     found = compile_api.compile(torch.hash_tensor, options=STRICT)(x)
     assert found.item() == torch.hash_tensor(x).item()
+
+
+def test_the_variance_of_nothing_is_eagers():
+    x = torch.empty(3, 0)
+    found = compile_api.compile(lambda x: torch.var_mean(x, 1), options=STRICT)(x)
+    torch.testing.assert_close(found, torch.var_mean(x, 1), equal_nan=True)

@@ -230,6 +230,8 @@ def var_mean(
     kept = _kept_shape(x, axes)
     wide = value_dtype(x.dtype)
     count = product(x.shape[axis] for axis in axes)
+    if isinstance(count, int) and count == 0:
+        raise UnsupportedOperationError("var_mean", "of nothing: both are NaN")
     buffers: list[Buffer] = []
     for fact in (first, second):
         stride = layout_for(kept, _kept_stride(fact, axes, len(x.shape)))

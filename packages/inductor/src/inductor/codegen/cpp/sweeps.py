@@ -285,7 +285,7 @@ class SweepPrinter(EntryPrinter):
         if chunked:
             # Of a chunk of sums nothing is kept: long ones have fewer ends, and chains stay short.
             usual = _CHUNK if welford else 4 * _CHUNK
-            size = extent if isinstance(extent, int) and extent <= 4 * _CHUNK else usual
+            size = extent if isinstance(extent, int) and 0 < extent <= 4 * _CHUNK else usual
             self.line(f"for (i64 c = {start}; c < {text}; c += {size}l) {{")
             self.depth += 1
             whole = isinstance(extent, int) and extent % size == 0 and not divided
