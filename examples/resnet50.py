@@ -38,21 +38,24 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """The 50-layer residual network for images of about 224 x 224."""
+    """The 50-layer residual network for images of about 224 x 224; fewer `blocks` or a smaller `width` are for tests."""
 
-    def __init__(self, classes: int = 1000) -> None:
+    def __init__(
+        self, classes: int = 1000, blocks: tuple[int, ...] = (3, 4, 6, 3), width: int = 64
+    ) -> None:
         super().__init__()
-        self.stem = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
-        self.stem_norm = nn.BatchNorm2d(64)
+        self.stem = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
+        self.stem_norm = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
         self.pool = nn.MaxPool2d(3, stride=2, padding=1)
         stages = []
-        channels = 64
-        for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        channels = width
+        for number, count in enumerate(blocks):
             stage = []
-            for block in range(blocks):
-                stage.append(Bottleneck(channels, width, stride if block == 0 else 1))
-                channels = 4 * width
+            for block in range(count):
+                stride = 2 if number > 0 and block == 0 else 1
+                stage.append(Bottleneck(channels, width << number, stride))
+                channels = 4 * width << number
             stages.append(nn.Sequential(*stage))
         self.stages = nn.Sequential(*stages)
         self.classifier = nn.Linear(channels, classes)

@@ -120,10 +120,12 @@ def _gpt2(sizes: Sizes) -> Subject:
 
 
 def _resnet50(sizes: Sizes) -> Subject:
-    module = _example("resnet50").ResNet50()
+    classes = sizes.vocabulary or 1000
+    shape = {"blocks": (sizes.layers,) * 4, "width": 8} if sizes.layers else {}
+    module = _example("resnet50").ResNet50(classes, **shape)
     side = sizes.hidden or 224
     images = torch.randn(sizes.batch, 3, side, side)
-    labels = torch.randint(0, 1000, (sizes.batch,))
+    labels = torch.randint(0, classes, (sizes.batch,))
     return Subject(
         "ResNet-50",
         f"{sizes.batch} x 3 x {side} x {side}",
