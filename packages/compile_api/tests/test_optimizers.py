@@ -81,3 +81,11 @@ def test_twenty_steps_are_eagers(name, whole):
     # A rate that is a tensor is read by SGD once a parameter, which no graph can do.
     reads = 4 if name == "sgd with a tensor rate" else 0
     assert compile_api.graph_count() - before <= (4 if whole else 2) + reads
+
+
+def test_what_torchs_compiler_hides_of_optimizers_is_captured_all_the_same():
+    """Its first use in a process marks their set-up as disabled, for itself."""
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    before = compile_api.graph_count()
+    train(OPTIMIZERS["adam"], lambda f: f, compiled)
+    assert compile_api.graph_count() - before <= 2

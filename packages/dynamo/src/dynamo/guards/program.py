@@ -54,7 +54,8 @@ class GuardProgram:
         self.names = argument_names(code)
         self.size_sources = dict(size_sources)
         self._native: Any = None
-        self._places = places
+        # Places hold their guards' operands strongly; only the extension's form is made from them.
+        self._places = places if fast is not None else Places()
 
     @property
     def native(self) -> Any:

@@ -179,6 +179,10 @@ def _function(
             return call_native(machine, function, args, kwargs)
         if is_marked(function):
             marks = function.__dict__
+            behind = marks.get("_torchdynamo_orig_callable")
+            if type(behind) is types.FunctionType and _is_optimizers(behind):
+                session.guard_function_code(function)
+                return machine.inline(behind, args, kwargs, resumable=resumable)
             if "_dynamo_allow_in_graph" in marks:
                 return session.recorder.record_opaque(function, args, kwargs)
             if "_dynamo_marked_constant" in marks:
@@ -235,6 +239,11 @@ def is_marked(function: types.FunctionType) -> bool:
     """Whether `disable` or `allow_in_graph` (ours or torch's) marked the function."""
     marks = function.__dict__
     return bool(marks) and any(marks.get(name) for name in _MARKS)
+
+
+def _is_optimizers(function: types.FunctionType) -> bool:
+    """Whether torch's compiler wrapped one of torch's optimizers, for itself: the program asked for nothing."""
+    return str(function.__module__).startswith("torch.optim.")
 
 
 def _object(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import types
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -184,7 +184,7 @@ def _copyto(session: Session, dst: Any, src: Any, casting: str = "same_kind") ->
     if not isinstance(dst, TracedArray) or dst.scalar:
         raise refuse("numpy.copyto into something that is no array of this capture")
     array = array_of(session, src)
-    if casting != "unsafe" and not np.can_cast(array.dtype, dst.dtype, casting):  # type: ignore[arg-type]
+    if casting != "unsafe" and not np.can_cast(array.dtype, dst.dtype, cast("Any", casting)):
         raise refuse("elements of another kind are copied into an array")
     dst.check_writeable()
     dst.tensor.copy_(array.tensor)
