@@ -275,13 +275,11 @@ def test_a_thousand_hostile_files_are_discarded(cache, tmp_path):
 def test_hostile_data_under_a_right_checksum_is_foreign(cache):
     content = bytes(unsealed(compile_one(cache).read_bytes()))
     function = module_of(PROGRAM).f
-    arguments = {"x": torch.linspace(-1, 1, 5)}
+    slots = (torch.linspace(-1, 1, 5),)
     refused = 0
     for one in mutations(content[:6000], 400):
         try:
-            read_entry(
-                one + content[6000:], function, arguments, lambda _: len, lambda *_: None, None
-            )
+            read_entry(one + content[6000:], function, slots, lambda _: len, lambda *_: None, None)
         except Foreign:
             refused += 1
     assert refused > 100  # the others changed what only messages say
@@ -378,3 +376,13 @@ def test_a_damaged_portable_file_is_refused(cache, tmp_path):
     path.write_bytes(sealed(b"\x02\0\0\0\0\0\0\0{}"))
     with pytest.raises(ArtifactRefused, match="damaged"):
         compile_api.load_cache_artifacts(path)
+
+
+def test_artifacts_whose_guards_fail_are_no_graphs_of_this_process(cache):
+    program = module_of("import torch\n\ndef f(x, n):\n    return x * n + n // 2\n")
+    compiled = compile_api.compile(program.f)
+    before = compile_api.graph_count()
+    for n in (0, 1, 5, 9, 14, 200, 7):
+        x = torch.linspace(-1, 1, 5)
+        torch.testing.assert_close(compiled(x, n), program.f(x, n))
+    assert compile_api.graph_count() - before == 3  # 0, 1, and all others

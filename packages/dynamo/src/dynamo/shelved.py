@@ -14,7 +14,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dynamo.guards.program import argument_names
 from dynamo.stored import read_entry, write_entry
 from primtorch.serial import Foreign, NotStorable, root_digest
 
@@ -68,22 +67,16 @@ def take(
         code = root_digest(function)
     except LookupError:
         return None
-    arguments = dict(zip(argument_names(function.__code__), slots, strict=True))
     for name, content in shelf.find(code):
         try:
-            restored = read_entry(content, function, arguments, shelf.restore_graph, resume, hook)
+            restored = read_entry(content, function, slots, shelf.restore_graph, resume, hook)
         except Foreign as error:
             shelf.tell(function.__qualname__, "passed over", f"{name}: {error}")
-            continue
-        inputs = restored.entry.program.match(slots, function)
-        if inputs is None:
-            failed = restored.entry.program.explain(slots, function)
-            shelf.tell(function.__qualname__, "passed over", f"{name}: {failed}")
             continue
         cache.add(restored.entry)
         shelf.used(code, name)
         shelf.tell(function.__qualname__, "restored", name)
-        return restored.entry, inputs
+        return restored.entry, restored.inputs
     return None
 
 

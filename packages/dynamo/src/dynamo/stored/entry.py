@@ -28,7 +28,7 @@ from dynamo.guards.kinds import (
     same_constant,
 )
 from dynamo.guards.places import Places
-from dynamo.guards.program import GuardProgram
+from dynamo.guards.program import GuardProgram, argument_names
 from dynamo.guards.state import GlobalState
 from dynamo.source import ConstantSource, Namespace, Scope, base_of
 from dynamo.source import value as load
@@ -48,7 +48,7 @@ from primtorch.serial import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from dynamo.source import Source
     from dynamo.stored.assumptions import Assumptions
@@ -81,10 +81,11 @@ class Material:
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """An entry made from bytes, and the text of the code that it runs."""
+    """An entry made from bytes, the text of the code that it runs, the inputs of the call that it serves."""
 
     entry: Entry
     text: str
+    inputs: list[Any]
 
 
 # -- writing -------------------------------------------------------------------------------------------
@@ -505,7 +506,7 @@ def _require_digest(value: Any, digest: str) -> None:
 def read_entry(
     content: bytes | memoryview,
     function: FunctionType,
-    arguments: Mapping[str, Any],
+    slots: Sequence[Any],
     restore_graph: Callable[[memoryview], Callable[..., Any]],
     resume: Callable[[Any, CodeType, dict[str, Any]], Resume],
     hook: Any,
@@ -515,15 +516,17 @@ def read_entry(
     Args:
         content: the bytes.
         function: the function that is called, with the code that the entry was made for.
-        arguments: the call's argument slots by name.
-        restore_graph: gives a compiled graph from its bytes.
+        slots: the call's argument slots.
+        restore_graph: gives a compiled graph from its bytes; asked only if the guards hold.
         resume: as for a capture.
         hook: as for a capture.
 
     Raises:
-        Foreign: something that the entry relied on is not what it was.
+        Foreign: something that the entry relied on is not what it was, or a guard fails.
     """
     data, reader = unpack(content, _RECORDS)
+    arguments = dict(zip(argument_names(function.__code__), slots, strict=True))
+    damages = (KeyError, IndexError, TypeError, ValueError, AttributeError, SyntaxError)
     try:
         entry = _EntryReader(data, reader, Scope(function, arguments), resume, hook)
         reader.objects()
@@ -539,12 +542,18 @@ def read_entry(
             Places(),
         )
         constants = {name: entry.constant(value) for name, value in data["constants"].items()}
+    except damages as error:
+        raise Foreign(f"a stored entry is damaged: {error!r}") from None
+    inputs = program.match(slots, function)
+    if inputs is None:
+        raise Foreign(str(program.explain(slots, function)))
+    try:
         if data["graph"] is not None:
             constants["graph"] = restore_graph(reader.blobs[data["graph"]])
         run = entry_function(data["text"], constants, data["name"])
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError, SyntaxError) as error:
+    except damages as error:
         raise Foreign(f"a stored entry is damaged: {error!r}") from None
-    return Restored(Entry(program, graph=run), data["text"])
+    return Restored(Entry(program, graph=run), data["text"], inputs)
 
 
 def _verify(data: Any, reader: Reader, entry: _EntryReader) -> None:
