@@ -38,7 +38,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """The 50-layer residual network for images of about 224 x 224; fewer `blocks` or a smaller `width` are for tests."""
+    """The 50-layer residual network for images of about 224 x 224; fewer `blocks`, a smaller `width`: for tests."""
 
     def __init__(
         self, classes: int = 1000, blocks: tuple[int, ...] = (3, 4, 6, 3), width: int = 64
