@@ -6,6 +6,7 @@ function. Invariant: private rows are combined in thread order, so equal runs gi
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 from inductor.codegen.cpp.reductions import Accumulator, accumulator_for
@@ -14,6 +15,8 @@ from inductor.codegen.cpp.types import C_TYPES, storage_type
 from inductor.ir.operations import HALF_DTYPES
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import torch
 
     from inductor.ir import Size
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["EntryPrinter"]
 
 _STACK_BYTES = 1 << 17
+_CHUNK_POINTS = 64
 
 
 class EntryPrinter(StatementPrinter):
@@ -35,7 +39,10 @@ class EntryPrinter(StatementPrinter):
             self.line(text)
         for k, position in enumerate(self.accumulates):
             kind = C_TYPES[self._accumulator(position).dtype]
-            self.line(f"{kind} *const w{position} = ({kind} *)w[{k}];")
+            ahead = " + row_length" if self._summed(position) else ""
+            if ahead and "const i64 row_length" not in "".join(self.lines):
+                self.line(f"const i64 row_length = {self._row_length()};")
+            self.line(f"{kind} *const w{position} = ({kind} *)w[{k}]{ahead};")
         self.line("u32 bad = 0;")
         width = self.block if self.column else 1
         for local in self.kernel.locals:
@@ -92,6 +99,45 @@ class EntryPrinter(StatementPrinter):
         value = self.operations[operation.operands[0]].dtype
         return accumulator_for(str(operation.attribute), f"w{position}", value)
 
+    def _summed(self, position: int) -> bool:
+        """Whether so many rows are added that one chain of additions would lose digits.
+
+        Such a row has a second one behind it, which takes the sums of a few rows and is emptied into the first.
+        """
+        accumulator = self._accumulator(position)
+        if accumulator.kind != "sum" or not accumulator.dtype.is_floating_point:
+            return False
+        points = 1
+        for extent in self.kernel.body.ranges:
+            if not isinstance(extent, int):
+                return True
+            points *= extent
+        return points > 2 * _CHUNK_POINTS
+
+    def _empty_rows(self, positions: list[int]) -> None:
+        """Adds the second rows to the first ones."""
+        for position in positions:
+            row, identity = f"w{position}", self._accumulator(position).identity
+            step = f"{row}[k - row_length] += {row}[k]; {row}[k] = {identity};"
+            self.line("#pragma omp simd")
+            self.line(f"for (i64 k = 0; k < row_length; k++) {{ {step} }}")
+
+    @contextmanager
+    def _outer_loops(self, stop: int) -> Iterator[None]:
+        """The loops over outer points; sums of columns are put by every few of them."""
+        summed = [position for position in self.accumulates if self._summed(position)]
+        if not summed:
+            with super()._outer_loops(stop):
+                yield
+            return
+        self.line("i64 added = 0;")
+        with super()._outer_loops(stop):
+            yield
+            with self.block_of(f"if (++added == {_CHUNK_POINTS})"):
+                self.line("added = 0;")
+                self._empty_rows(summed)
+        self._empty_rows(summed)
+
     def _row_length(self) -> str:
         return " * ".join(self.index(extent) for extent in self.kernel.body.reduction_ranges)
 
@@ -105,10 +151,11 @@ class EntryPrinter(StatementPrinter):
         for k, position in enumerate(self.accumulates):
             accumulator = self._accumulator(position)
             kind = C_TYPES[accumulator.dtype]
+            cells = "2 * length" if self._summed(position) else "length"
             lines.append(
-                f"    {kind} *const w{k} = ({kind} *)__builtin_malloc(length * sizeof({kind}) + 64);"
+                f"    {kind} *const w{k} = ({kind} *)__builtin_malloc({cells} * sizeof({kind}) + 64);"
             )
-            lines.append(f"    for (i64 k = 0; k < length; k++) w{k}[k] = {accumulator.identity};")
+            lines.append(f"    for (i64 k = 0; k < {cells}; k++) w{k}[k] = {accumulator.identity};")
             lines.append(f"    rows[t * {count} + {k}] = (char *)w{k};")
         lines.append("  }")
         return lines

@@ -122,7 +122,8 @@ class Accumulator:
     def declare(self) -> list[str]:
         """Variables before the sweep."""
         if self.kind in {"welford", "welford_combine"}:
-            return [f"{self.c_type} {self.name}_0 = 0, {self.name}_1 = 0, {self.name}_2 = 0;"]
+            kind = self._merged_type("")
+            return [f"{kind} {self.name}_0 = 0, {self.name}_1 = 0, {self.name}_2 = 0;"]
         lines = [f"{self.c_type} {self.name} = {self.identity};"]
         if self.kind in {"argmax", "argmin"}:
             lines.append(f"{self.index_type} {self.name}_i = 0;")
@@ -210,10 +211,14 @@ class Accumulator:
             f"{index} = {self.name}_c ? ({self.index_type}){linear} : {index};",
         ]
 
+    def _merged_type(self, lane: str) -> str:
+        """Of the running triple; one outer point's merges are few, so they are done in double."""
+        return self.c_type if lane else "f64"
+
     def _chan(self, lane: str, mean: str, m2: str, count: str) -> str:
         """Merge (mean, m2, count) into the running triple."""
         a, q, n = (f"{self.name}_{k}{lane}" for k in range(3))
-        kind = self.c_type
+        kind = self._merged_type(lane)
         return (
             f"{{ const {kind} n_ = {n} + {count}, w_ = n_ == 0 ? ({kind})0 : {count} / n_, d_ = {mean} - {a}; "
             f"{q} += {m2} + d_ * d_ * {n} * w_; {a} += d_ * w_; {n} = n_; }}"
@@ -230,7 +235,7 @@ class Accumulator:
     def merge_chunk(self) -> str:
         """Merge a chunk's mean and squared deviations, which stand beside it."""
         name = f"{self.name}c"
-        return self._chan("", f"{name}_m", f"{name}_q", f"({self.c_type})m")
+        return self._chan("", f"(f64){name}_s / m", f"{name}_q", "(f64)m")
 
     # ---- several accumulators side by side
     @property
@@ -273,7 +278,7 @@ class Accumulator:
                     "for (i64 k = 0; k < m; k++) {",
                     f"  const {kind} d_ = {name}_t[k] - {name}_m; {name}_q += d_ * d_;",
                     "}",
-                    self._chan("", f"{name}_m", f"{name}_q", f"({kind})m"),
+                    self._chan("", f"(f64){name}_s / m", f"{name}_q", "(f64)m"),
                 ]
             case _:
                 return []
@@ -371,21 +376,21 @@ class Accumulator:
         """The accumulator of squared deviations from the chunk's mean."""
         return replace(self, kind="deviation")
 
-    def column_mean(self, block: int) -> list[str]:
-        """The chunk's means, and its sums back at zero."""
+    def column_mean(self, block: int, count: str) -> list[str]:
+        """The means of the chunk's `count` points, and its sums back at zero."""
         name = self.name
-        mean = f"{name}_m[j] = {name}_s[j] / ({self.c_type})(e - c); {name}_s[j] = 0;"
+        mean = f"{name}_m[j] = {name}_s[j] / ({self.c_type})({count}); {name}_s[j] = 0;"
         return [
             f"{self.c_type} {name}_m[{block}] __attribute__((aligned(64)));",
             f"for (i64 j = 0; j < {block}; j++) {{ {mean} }}",
         ]
 
-    def column_merge(self, block: int) -> list[str]:
-        """Merge a chunk into the running rows."""
+    def column_merge(self, block: int, count: str) -> list[str]:
+        """Merge a chunk of `count` points into the running rows."""
         name, each = self.name, f"for (i64 j = 0; j < {block}; j++)"
         if self.kind == "sum":
             return [f"{each} {name}[j] += {name}_s[j];"]
-        count = "(f64)(e - c)"
+        count = f"(f64)({count})"
         merged = (
             f"const f64 d_ = {name}_m[j] - {name}_0[j]; "
             f"{name}_1[j] += {name}_s[j] + d_ * d_ * {name}_2 * {name}_w; {name}_0[j] += d_ * {name}_w;"

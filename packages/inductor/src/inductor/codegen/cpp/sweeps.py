@@ -534,11 +534,29 @@ class SweepPrinter(EntryPrinter):
         """Whether chains of additions are long enough to be cut into chunks."""
         if not any(accumulator.chunked for accumulator in reductions.values()):
             return False
-        extent = self.kernel.body.reduction_ranges[-1]
-        if isinstance(extent, int) and extent <= _CHUNK_ROWS // 2:
+        cut, _, inside = self._chunk_loop()
+        extent = self.kernel.body.reduction_ranges[cut]
+        if isinstance(extent, int) and extent * inside <= _CHUNK_ROWS // 2:
             return False
-        repeated = [self.operations[position].name for position in positions]
-        return not {"store", "accumulate", "scan", "indirect"} & set(repeated)
+        repeated = {self.operations[position].name for position in positions}
+        if any(accumulator.kind == "welford" for accumulator in reductions.values()):
+            return not {"store", "accumulate", "scan", "indirect"} & repeated
+        return not {"scan", "indirect"} & repeated
+
+    def _chunk_loop(self) -> tuple[int, int, int]:
+        """The reduction loop that is cut, its steps in a chunk, and the points of the loops inside each step.
+
+        Small images of a large batch have many short rows: a chunk is several of them, not a part of one.
+        """
+        ranges = self.kernel.body.reduction_ranges
+        cut, inside = len(ranges) - 1, 1
+        while cut:
+            extent = ranges[cut]
+            if not isinstance(extent, int) or not 0 < extent * inside <= _CHUNK_ROWS // 2:
+                break
+            inside *= extent
+            cut -= 1
+        return cut, max(1, _CHUNK_ROWS // inside), inside
 
     def _column_chunks(
         self, positions: list[int], reductions: dict[int, Accumulator], crossing: list[int]
@@ -549,32 +567,38 @@ class SweepPrinter(EntryPrinter):
         walk over the chunk, and merged with those of the chunks before.
         """
         ranges = self.kernel.body.reduction_ranges
-        last, extent = len(ranges) - 1, self.index(ranges[-1])
-        for k in range(last):
+        cut, steps, inside = self._chunk_loop()
+        extent = self.index(ranges[cut])
+        for k in range(cut):
             self.line(f"for (i64 r{k} = 0; r{k} < {self.index(ranges[k])}; r{k}++) {{")
             self.depth += 1
-        with self.block_of(f"for (i64 c = 0; c < {extent}; c += {_CHUNK_ROWS}l)"):
-            self.line(f"const i64 e = ci_minimum<i64>(c + {_CHUNK_ROWS}l, {extent});")
-            cut = {p: a for p, a in reductions.items() if a.chunked}
-            sums = {p: a.column_sum() for p, a in cut.items()}
+        within = (
+            f" for (i64 r{k} = 0; r{k} < {self.index(ranges[k])}; r{k}++)"
+            for k in range(cut + 1, len(ranges))
+        )
+        loop = f"for (i64 r{cut} = c; r{cut} < e; r{cut}++)" + "".join(within)
+        count = f"(e - c) * {inside}l" if inside > 1 else "e - c"
+        with self.block_of(f"for (i64 c = 0; c < {extent}; c += {steps}l)"):
+            self.line(f"const i64 e = ci_minimum<i64>(c + {steps}l, {extent});")
+            chunked = {p: a for p, a in reductions.items() if a.chunked}
+            sums = {p: a.column_sum() for p, a in chunked.items()}
             for accumulator in sums.values():
                 for text in accumulator.declare_lanes(self.block):
                     self.line(text)
-            loop = f"for (i64 r{last} = c; r{last} < e; r{last}++)"
             with self.block_of(loop):
                 self._column_points(positions, {**reductions, **sums}, crossing)
-            spread = {p: a for p, a in cut.items() if a.kind == "welford"}
+            spread = {p: a for p, a in chunked.items() if a.kind == "welford"}
             for accumulator in spread.values():
-                for text in accumulator.column_mean(self.block):
+                for text in accumulator.column_mean(self.block, count):
                     self.line(text)
             if spread:
                 kept = [p for p in positions if p in spread or p not in reductions]
                 with self.block_of(loop):
                     around = {p: a.column_deviation() for p, a in spread.items()}
                     self._column_points(kept, around, crossing)
-            for accumulator in cut.values():
-                for text in accumulator.column_merge(self.block):
+            for accumulator in chunked.values():
+                for text in accumulator.column_merge(self.block, count):
                     self.line(text)
-        for _ in range(last):
+        for _ in range(cut):
             self.depth -= 1
             self.line("}")

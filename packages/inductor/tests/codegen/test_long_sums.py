@@ -1,0 +1,98 @@
+"""Sums and statistics over many points in C++ kernels are as near to float64 as eager's."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+
+from inductor.ir import Recorder
+
+_SPEC = importlib.util.spec_from_file_location(
+    "cpp_harness", Path(__file__).with_name("cpp_harness.py")
+)
+harness = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(harness)
+make_kernel, run_cpp = harness.make_kernel, harness.run_cpp
+
+pytestmark = pytest.mark.cxx
+F32 = torch.float32
+
+
+def error(found, exact):
+    return float((found.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("outer", [(32768,), (8, 4096)])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_columns_that_are_added_beside_rows_keep_their_digits(outer, threads):
+    columns = 16
+    recorder = Recorder(outer, (columns,))
+    place, (column,) = recorder.outer, recorder.inner
+    row = place[0] if len(outer) == 1 else place[0] * outer[1] + place[1]
+    recorder.stage("inner")
+    value = recorder.load("x", row * columns + column, F32)
+    recorder.store("out", row * columns + column, value, F32)
+    recorder.accumulate("total", column, value, F32, "sum")
+    x = torch.randn(32768, columns, generator=torch.Generator().manual_seed(0)) + 0.1
+    total, out = torch.empty(columns), torch.empty(x.numel())
+    kernel = make_kernel(recorder.finish(), parallel=len(outer))
+    assert run_cpp(kernel, {"x": x.reshape(-1), "out": out, "total": total}, threads=threads) == 0
+    assert torch.equal(out, x.reshape(-1))
+    exact = x.double().sum(0)
+    assert error(total, exact) <= max(1.5 * error(x.sum(0), exact), 1e-6)
+
+
+@pytest.mark.parametrize("side", [1, 3, 16, 40])
+@pytest.mark.parametrize("vector", ["column", "auto"])
+def test_statistics_of_small_images_in_a_large_batch(side, vector):
+    batch, columns = 8192 // side, 24
+    recorder = Recorder((columns,), (batch, side))
+    (column,), (number, place) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    value = recorder.load("x", (number * side + place) * columns + column, F32)
+    statistics = recorder.reduce("welford", value, dtype=F32)
+    recorder.stage("outer")
+    for k, name in enumerate(("mean", "m2", "count")):
+        recorder.store(name, column, recorder.part(statistics, k, F32), F32)
+    x = torch.randn(batch * side, columns, generator=torch.Generator().manual_seed(0)) + 3
+    out = {name: torch.empty(columns) for name in ("mean", "m2", "count")}
+    kernel = make_kernel(recorder.finish(), vector=vector)
+    assert run_cpp(kernel, {"x": x.reshape(-1), **out}) == 0
+    exact = x.double()
+    assert error(out["mean"], exact.mean(0)) <= 1.5e-7
+    assert error(out["m2"], (exact - exact.mean(0)).square().sum(0)) <= 3e-7
+    assert torch.equal(out["count"], torch.full((columns,), float(batch * side)))
+
+
+def test_a_sum_beside_a_store_keeps_its_digits():
+    rows, columns = 32768, 16
+    recorder = Recorder((columns,), (rows,))
+    (column,), (row,) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    value = recorder.load("x", row * columns + column, F32)
+    recorder.store("out", row * columns + column, value, F32)
+    total = recorder.reduce("sum", value, dtype=F32)
+    recorder.stage("outer")
+    recorder.store("total", column, total, F32)
+    x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(0)) + 0.1
+    storages = {"x": x.reshape(-1), "out": torch.empty(x.numel()), "total": torch.empty(columns)}
+    assert run_cpp(make_kernel(recorder.finish(), vector="column"), storages) == 0
+    assert torch.equal(storages["out"], x.reshape(-1))
+    exact = x.double().sum(0)
+    assert error(storages["total"], exact) <= max(1.5 * error(x.sum(0), exact), 1e-6)
+
+
+@pytest.mark.parametrize("extents", [(0, 4), (4, 0)])
+def test_statistics_of_no_points_count_none(extents):
+    recorder = Recorder((24,), extents)
+    (column,), (number, place) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    value = recorder.load("x", (number * extents[1] + place) * 24 + column, F32)
+    statistics = recorder.reduce("welford", value, dtype=F32)
+    recorder.stage("outer")
+    recorder.store("count", column, recorder.part(statistics, 2, F32), F32)
+    count = torch.ones(24)
+    kernel = make_kernel(recorder.finish(), vector="column")
+    assert run_cpp(kernel, {"x": torch.empty(1), "count": count}) == 0
+    assert torch.equal(count, torch.zeros(24))
