@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.models.page import PHASES, failures, plain, summary
 from benchmarks.models.plots import Bar, bars
-from benchmarks.models.registry import ALLOWED_BREAKS, REGISTRY
+from benchmarks.models.registry import ALLOWED_BREAKS, EXPLAINED, REGISTRY
 from benchmarks.models.run import read_rows
 from benchmarks.models.sweep import LIMIT
 
@@ -54,6 +54,15 @@ def _losses(rows: list[Row], peers: dict[str, Row]) -> list[str]:
     failed = [text for row in rows for text in failures(row)]
     lines += ["Wrong, or with a graph break:", ""]
     lines += [f"- {plain(text)}" for text in dict.fromkeys(failed)] or ["- nothing"]
+    wrong = {
+        row["name"]
+        for row in rows
+        for phase in PHASES
+        if not _part(row, phase).get("correct", True)
+    }
+    known = [f"- {name}: {plain(why)}." for name, why in EXPLAINED.items() if name in wrong]
+    if known:
+        lines += ["", "Why those that are wrong are, where no operator is to blame:", "", *known]
     allowed = ", ".join(f"{name}: {why}" for name, (_, why) in ALLOWED_BREAKS.items())
     lines += ["", f"Breaks that a model has by its nature: {plain(allowed)}.", ""]
     slow, larger, colder = [], [], []
