@@ -96,3 +96,19 @@ def test_statistics_of_no_points_count_none(extents):
     kernel = make_kernel(recorder.finish(), vector="column")
     assert run_cpp(kernel, {"x": torch.empty(1), "count": count}) == 0
     assert torch.equal(count, torch.zeros(24))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_columns_of_no_rows_are_empty_sums(threads):
+    columns = 6
+    recorder = Recorder((0,), (columns,))
+    (row,), (column,) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    value = recorder.load("x", row * columns + column, F32)
+    recorder.store("out", row * columns + column, value, F32)
+    recorder.accumulate("total", column, value, F32, "sum")
+    total = torch.full((columns,), float("nan"))
+    kernel = make_kernel(recorder.finish(), parallel=1)
+    tensors = {"x": torch.empty(1), "out": torch.empty(1), "total": total}
+    assert run_cpp(kernel, tensors, threads=threads) == 0
+    assert torch.equal(total, torch.zeros(columns))

@@ -75,7 +75,9 @@ class EntryPrinter(StatementPrinter):
         extents = extents[-1:] if self.split_last else extents[: self.parallel]
         lines.append(f"  const i64 total = {' * '.join(extents) if extents else '1l'};")
         shared = self.parallel or self.split_last
-        bound = "threads < total ? threads : total" if shared else "1"
+        # rows of sums are needed even where there is nothing to add
+        least = "(total < 1 ? 1 : total)" if self.accumulates else "total"
+        bound = f"threads < total ? threads : {least}" if shared else "1"
         lines.append(f"  threads = {bound};")
         rows = "0"
         if self.accumulates:
