@@ -28,6 +28,9 @@ MODEL_CONSTRAINTS = ROOT / "ci" / "constraints-models.txt"
 MODEL_BASE = ROOT / ".nox" / "base_models"
 MODEL_TOOLS = ("torchvision", "timm", "transformers")
 REPORTS = ROOT / ".nox" / "reports" / str(os.getpid())  # a folder a run: `total` adds up one run
+JOURNALS = (
+    ROOT / ".nox" / "journals"
+)  # of long runs, so that a later run goes on where one was stopped
 TOTAL = ROOT / ".nox" / "total"  # the last line that `sh ci/nox` prints
 # expecttest: torch's own operator database, which primtorch's tests draw from, imports it;
 # accelerate and lightning: the examples
@@ -283,14 +286,21 @@ def operator_database(session: nox.Session) -> None:
 
 @nox.session
 def conformance(session: nox.Session) -> None:
-    """`check_backend` on our C++ and Triton generators and on torch's inductor; an hour a core."""
+    """`check_backend` on our C++ and Triton generators and on torch's inductor; an hour a core.
+
+    The reports are committed beside the script; a run that was stopped goes on.
+    """
     _prepare(session, *PACKAGES)
     folder = Path("packages/compile_api/tests/conformance")
+    JOURNALS.mkdir(parents=True, exist_ok=True)
     for generator, samples in (("cpp", 5), ("triton", 3), ("torch", 1)):
         session.run(
             "python", str(folder / "run.py"), generator, "--samples", str(samples),
+            "--journal", str(JOURNALS / f"conformance_{generator}.jsonl"),
             "--json", str(folder / f"complete_{generator}.json"), *session.posargs,
         )  # fmt: skip
+    for journal in JOURNALS.glob("conformance_*.jsonl"):
+        journal.unlink()  # complete
 
 
 @nox.session
@@ -308,8 +318,10 @@ def compiled_operators(session: nox.Session) -> None:
     """
     _prepare(session, *PACKAGES)
     script = "packages/compile_api/tests/operator_database/run.py"
-    journal = REPORTS / "compiled_operators.jsonl"
+    JOURNALS.mkdir(parents=True, exist_ok=True)
+    journal = JOURNALS / "compiled_operators.jsonl"
     session.run("python", script, "--journal", str(journal), *session.posargs)
+    journal.unlink()  # complete
 
 
 @nox.session

@@ -1,10 +1,11 @@
 """Run `primtorch.check_backend` on a code generator: our C++, our Triton, or torch's inductor as the oracle.
 
-    python run.py cpp | triton | torch [--shard 1/8] [--operator aten.mm.default] [--samples 6] [--json FILE]
+    python run.py cpp | triton | torch [--shard 1/8] [--operator aten.mm.default] [--samples 6] [--journal FILE]
+                  [--json FILE]
 
-Triton's kernels run in Triton's interpreter. Each operator has a process of its own, so that one that crashes or hangs
-is a failure like any other. `known_failures.json` lists for each generator the pairs that are permitted to fail, with
-the cause. Exit status 1 if a pair fails that isn't listed.
+Triton's kernels run in Triton's interpreter. An operator that crashes or hangs is a failure like any other. With
+`--journal` a run that was interrupted goes on where it was. `known_failures.json` lists for each generator the pairs
+that are permitted to fail, with the cause. Exit status 1 if a pair fails that isn't listed.
 """
 
 from __future__ import annotations
@@ -13,12 +14,10 @@ import argparse
 import json
 import logging
 import os
-import select
-import signal
 import sys
 import time
-import traceback
 import warnings
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when Triton is first imported
@@ -26,10 +25,14 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 import torch
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[3] / "primtorch" / "tests"))
 from inductor import InductorOptions, compile_fx
 from primtorch import PRIMS, check_backend
 from primtorch.conformance import DTYPES
 from primtorch.tables import CORE_ATEN
+from sharded_runs import add_arguments, chosen
+from workers import run_once
 
 KNOWN = Path(__file__).with_name("known_failures.json")
 PATIENCE = 300
@@ -63,91 +66,52 @@ def backend_of(name):
     return ours("native" if name == "cpp" else "triton_interpreter"), True
 
 
-def checked(name, operator, dtypes, samples):
-    """The result of one operator as plain data: pairs, failures, whether it had samples."""
+def checked(name, operator, dtypes, samples, say):
+    """The report on one operator: for each pair how many samples, and how they failed."""
     backend, fake_inputs = backend_of(name)
-    report = check_backend(
-        backend, operators=[operator], dtypes=dtypes, fake_inputs=fake_inputs, samples=samples
-    )
-    return {
-        "pairs": {
-            f"{r.operator} {str(r.dtype).removeprefix('torch.')}": r.passed + len(r.failures)
-            for r in report.results
-        },
-        "failed": {
-            f"{r.operator} {str(r.dtype).removeprefix('torch.')}": list(r.failures)
-            for r in report.failed()
-        },
-        "untried": list(report.untried),
-    }
+    pairs, failed = {}, {}
+    for dtype in dtypes:
+        say(str(dtype).removeprefix("torch."))  # what a crash is put down to
+        report = check_backend(
+            backend, operators=[operator], dtypes=[dtype], fake_inputs=fake_inputs, samples=samples
+        )
+        for result in report.results:
+            pair = f"{result.operator} {str(result.dtype).removeprefix('torch.')}"
+            pairs[pair] = result.passed + len(result.failures)
+            if result.failures:
+                failed[pair] = list(result.failures)
+    return {"pairs": pairs, "failed": failed, "failures": []}
 
 
-def in_a_process(name, operator, dtypes, samples):
-    """The same in a child; a crash or a hang is a failure of the operator."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(reader)
-        try:
-            text = json.dumps(checked(name, operator, dtypes, samples))
-        except BaseException:  # noqa: BLE001  told to the parent
-            text = json.dumps({"broken": traceback.format_exc()[-600:]})
-        with os.fdopen(writer, "w") as out:
-            out.write(text)
-        os._exit(0)
-    os.close(writer)
-    pieces, deadline, hung = [], time.monotonic() + PATIENCE, False
-    while True:
-        ready, _, _ = select.select([reader], [], [], max(deadline - time.monotonic(), 0))
-        if not ready:
-            hung = True
-            os.kill(child, signal.SIGKILL)
-            break
-        piece = os.read(reader, 1 << 16)
-        if not piece:
-            break
-        pieces.append(piece)
-    os.close(reader)
-    _, status = os.waitpid(child, 0)
-    found = json.loads(b"".join(pieces)) if pieces and not hung else {"broken": ""}
-    if "broken" in found:
-        why = "hung" if hung else found["broken"] or f"crashed with status {status}"
-        return {
-            "pairs": {f"{operator} all": 0},
-            "failed": {f"{operator} all": [why]},
-            "untried": [],
-        }
-    return found
+def jobs_of(options):
+    """(operator, what a worker does for it) of the shard."""
+    dtypes = [NAMES[name] for name in options.dtype or NAMES]
+    operators = sorted(PRIMS | CORE_ATEN, key=str)
+    for name, operator in chosen(options, ((str(one), one) for one in operators)):
+        yield name, partial(checked, options.backend, operator, dtypes, options.samples)
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("backend", choices=("cpp", "triton", "torch"))
-    parser.add_argument("--shard", default="1/1", help="k/n: every n-th operator, from the k-th")
-    parser.add_argument("--operator", action="append", help="only this one (may be repeated)")
-    parser.add_argument("--dtype", action="append", choices=sorted(NAMES))
-    parser.add_argument("--samples", type=int, help="at most so many of each pair")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--quiet", action="store_true")
+    add_arguments(parser, NAMES)
+    parser.add_argument("--journal", type=Path, help="keeps what was done, and goes on behind it")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    part, parts = map(int, options.shard.split("/"))
-    dtypes = [NAMES[name] for name in options.dtype or NAMES]
     known = json.loads(KNOWN.read_text()).get(options.backend, {}) if KNOWN.exists() else {}
     pairs, failed, untried, started = {}, {}, [], time.monotonic()
-    for number, operator in enumerate(sorted(PRIMS | CORE_ATEN, key=str)):
-        if number % parts != part - 1 or (
-            options.operator and str(operator) not in options.operator
-        ):
-            continue
-        found = in_a_process(options.backend, operator, dtypes, options.samples)
-        pairs.update(found["pairs"])
-        failed.update(found["failed"])
-        untried += found["untried"]
+    for operator, report in run_once(dict(jobs_of(options)), options.journal, PATIENCE):
+        found = report.get("failed", {})
+        if report["failures"]:  # the operator's process died; at which dtype the text says
+            found = {f"{operator} all": report["failures"]}
+        pairs.update(report.get("pairs", dict.fromkeys(found, 0)))
+        failed.update(found)
+        if not report.get("pairs") and not found:
+            untried.append(operator)
         if not options.quiet:
-            for pair, failures in found["failed"].items():
+            for pair, failures in found.items():
                 mark = "known " if pair in known else ""
                 print(f"{mark}{pair}: {failures[0]}", flush=True)
     unexpected = sorted(set(failed) - set(known))

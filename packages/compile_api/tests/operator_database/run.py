@@ -25,8 +25,10 @@ import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from pairs import BASE, DTYPES, PEERS, run_errors, run_pair, share_of, watch_programs
-from workers import PATIENCE, run_all
+
+from workers import PATIENCE, run_once
 
 ROOT = Path(__file__).parents[4]
 KNOWN = Path(__file__).with_name("known_failures.json")
@@ -34,12 +36,8 @@ KNOWN = Path(__file__).with_name("known_failures.json")
 
 def jobs_of(options):
     """(key, what a worker does for it) of the shard, operator by operator."""
-    part, parts = map(int, options.shard.split("/"))
     wanted = set(json.loads(options.failed.read_text())["failed"]) if options.failed else None
-    for number, info in enumerate(op_db):
-        name = BASE.full_name(info)
-        if number % parts != part - 1 or (options.operator and name not in options.operator):
-            continue
+    for name, info in BASE.chosen(options, ((BASE.full_name(info), info) for info in op_db)):
         jobs = []
         if options.errors != "without" and info.error_inputs_func is not None:
             jobs.append((f"{name} errors", lambda say, info=info: run_errors(info, say)))
@@ -56,22 +54,6 @@ def jobs_of(options):
                     )
                 )
         yield from (job for job in jobs if wanted is None or job[0] in wanted)
-
-
-def reports_of(options):
-    """(key, report) of every job; those in the journal are not run again."""
-    jobs = dict(jobs_of(options))
-    journal = options.journal
-    if journal is not None and journal.exists():
-        for line in journal.read_text().splitlines():
-            key, report = json.loads(line)
-            if jobs.pop(key, None) is not None:
-                yield key, report
-    for key, report in run_all(jobs.items(), 10 * PATIENCE if options.peer else PATIENCE):
-        if journal is not None:
-            with journal.open("a") as file:
-                file.write(json.dumps([key, report]) + "\n")
-        yield key, report
 
 
 def summary(options, reports, known, seconds):
@@ -126,18 +108,13 @@ def summary(options, reports, known, seconds):
 
 def parsed(arguments):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--shard", default="1/1", help="k/n: every n-th operator, from the k-th")
-    parser.add_argument("--operator", action="append", help="only this operator (may be repeated)")
-    parser.add_argument("--dtype", action="append", choices=sorted(DTYPES))
-    parser.add_argument("--samples", type=int, default=2)
-    parser.add_argument("--json", type=Path)
+    BASE.add_arguments(parser, DTYPES, samples=2)
     parser.add_argument("--journal", type=Path, help="keeps what was done, and goes on behind it")
     parser.add_argument("--failed", type=Path, help="only what failed in this report")
     parser.add_argument("--errors", choices=("with", "only", "without"), default="with")
     parser.add_argument("--peer", choices=("torch",), help="judge torch.compile in our place")
     parser.add_argument("--beside", type=Path, help="the report of a run with `--peer torch`")
     parser.add_argument("--note", default="", help="said in the report")
-    parser.add_argument("--quiet", action="store_true")
     return parser.parse_args(arguments)
 
 
@@ -149,7 +126,8 @@ def main(arguments=None):
     PEERS.extend([options.peer] if options.peer else [])
     known = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
     reports, started = {}, time.monotonic()
-    for key, report in reports_of(options):
+    patience = 10 * PATIENCE if options.peer else PATIENCE
+    for key, report in run_once(dict(jobs_of(options)), options.journal, patience):
         reports[key] = report
         if report["failures"] and not options.quiet:
             mark = "known " if key in known else ""

@@ -122,6 +122,20 @@ _LEFT_TO_THE_LIBRARY = _overloads(
     "multinomial",
 )
 
+ATTENTION_KERNELS: frozenset[OpOverload] = _overloads(
+    "_scaled_dot_product_flash_attention",
+    "_scaled_dot_product_flash_attention_backward",
+    "_scaled_dot_product_flash_attention_for_cpu",
+    "_scaled_dot_product_flash_attention_for_cpu_backward",
+    "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_efficient_attention_backward",
+    "_scaled_dot_product_cudnn_attention",
+    "_scaled_dot_product_cudnn_attention_backward",
+    "_scaled_dot_product_fused_attention_overrideable",
+    "_scaled_dot_product_fused_attention_overrideable_backward",
+)
+"""The library's kernels for `scaled_dot_product_attention`, forward and backward."""
+
 INDUCTOR_KEEPS: frozenset[OpOverload] = (
     PRIMS
     | _LEFT_TO_THE_LIBRARY
@@ -131,17 +145,8 @@ INDUCTOR_KEEPS: frozenset[OpOverload] = (
         "embedding",
         "index_add",
         "index_copy",
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_flash_attention_backward",
-        "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_flash_attention_for_cpu_backward",
-        "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_efficient_attention_backward",
-        "_scaled_dot_product_cudnn_attention",
-        "_scaled_dot_product_cudnn_attention_backward",
-        "_scaled_dot_product_fused_attention_overrideable",
-        "_scaled_dot_product_fused_attention_overrideable_backward",
     )
+    | ATTENTION_KERNELS
 )
 
 # Canonical beside torch's own `core` tag: operators that backends at ATen's level implement as one kernel.

@@ -26,12 +26,14 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from faking import difference_on_fakes
 from taking_apart import TakingApart
 
 from primtorch import decomposition_table, is_prim
 from primtorch.coverage import Status, coverage_report
 from primtorch.registry import overload, registered
+from sharded_runs import add_arguments, chosen
 
 KNOWN = Path(__file__).with_name("known_failures.json")
 DTYPES = {
@@ -325,17 +327,12 @@ def merged(reports):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--shard", default="1/1", help="k/n: every n-th operator, from the k-th")
+    add_arguments(parser, DTYPES, samples=10)
     parser.add_argument("--table", default="prims")
-    parser.add_argument("--operator", action="append", help="only this operator (may be repeated)")
-    parser.add_argument("--dtype", action="append", choices=sorted(DTYPES))
-    parser.add_argument("--samples", type=int, default=10)
-    parser.add_argument("--json", type=Path)
     parser.add_argument(
         "--fakes", choices=("static", "symbolic"), help="run each decomposition on fake tensors too"
     )
     parser.add_argument("--errors", action="store_true", help="only what is refused, and how")
-    parser.add_argument("--quiet", action="store_true")
     parser.add_argument("--merge", type=Path, nargs="+", help="reports of shards, to make one of")
     options = parser.parse_args(arguments)
     if options.merge:
@@ -345,24 +342,19 @@ def main(arguments=None):
         return 1 if report["unexpected"] else 0
     warnings.filterwarnings("ignore")
     torch.set_num_threads(1)
-    part, parts = map(int, options.shard.split("/"))
     table = decomposition_table(options.table).verified()
     known = json.loads(KNOWN.read_text()) if KNOWN.exists() else {}
     leaves = Remains()
     pairs, operators, with_gradients, failed, started = 0, 0, 0, {}, time.monotonic()
-    for number, info in enumerate(op_db):
-        if number % parts != part - 1 or (
-            options.operator and full_name(info) not in options.operator
-        ):
-            continue
+    for operator, info in chosen(options, ((full_name(info), info) for info in op_db)):
         operators += 1
         if options.errors:
             failures = run_errors(info, table)
             pairs += info.error_inputs_func is not None
             if failures:
-                failed[f"{full_name(info)} errors"] = failures
+                failed[f"{operator} errors"] = failures
                 if not options.quiet:
-                    print(f"{full_name(info)} errors: {failures[0]}", flush=True)
+                    print(f"{operator} errors: {failures[0]}", flush=True)
             continue
         for name, dtype in DTYPES.items():
             if dtype not in info.supported_dtypes("cpu") or (
@@ -374,7 +366,7 @@ def main(arguments=None):
             pairs += bool(count)
             with_gradients += leaves.gradients > compared
             if failures:
-                key = f"{full_name(info)} {name}"
+                key = f"{operator} {name}"
                 failed[key] = failures
                 if not options.quiet:
                     print(f"{'known ' if key in known else ''}{key}: {failures[0]}", flush=True)

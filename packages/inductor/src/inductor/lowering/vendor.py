@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from inductor.lowering.registry import vendor
+from primtorch.tables import ATTENTION_KERNELS
 
 aten = torch.ops.aten
 
@@ -48,18 +49,7 @@ vendor(
 )
 vendor(
     "fused attention never writes the score matrix",
-    *_named(
-        "_scaled_dot_product_flash_attention",
-        "_scaled_dot_product_flash_attention_backward",
-        "_scaled_dot_product_flash_attention_for_cpu",
-        "_scaled_dot_product_flash_attention_for_cpu_backward",
-        "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_efficient_attention_backward",
-        "_scaled_dot_product_cudnn_attention",
-        "_scaled_dot_product_cudnn_attention_backward",
-        "_scaled_dot_product_fused_attention_overrideable",
-        "_scaled_dot_product_fused_attention_overrideable_backward",
-    ),
+    *ATTENTION_KERNELS,
 )
 vendor(
     "sorting is no loop over independent points",

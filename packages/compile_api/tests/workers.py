@@ -84,3 +84,18 @@ def run_all(jobs, patience=PATIENCE):
             done += 1
             yield key, report
         jobs = jobs[done:]
+
+
+def run_once(jobs, journal, patience=PATIENCE):
+    """(key, report) of every job of a dict; those in the journal, where there is one, are not run again."""
+    jobs = dict(jobs)
+    if journal is not None and journal.exists():
+        for line in journal.read_text().splitlines():
+            key, report = json.loads(line)
+            if jobs.pop(key, None) is not None:
+                yield key, report
+    for key, report in run_all(jobs.items(), patience):
+        if journal is not None:
+            with journal.open("a") as file:
+                file.write(json.dumps([key, report]) + "\n")
+        yield key, report
