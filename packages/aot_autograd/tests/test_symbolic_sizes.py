@@ -180,3 +180,23 @@ def test_a_backward_is_given_every_size_of_its_shapes():
     (backward,) = seen
     values = [node.meta["val"] for node in backward.graph.nodes if node.op == "placeholder"]
     assert any(isinstance(value, torch.SymInt) for value in values)
+
+
+def test_outputs_that_nobody_differentiates(graph_runner):
+    @outputs(3)
+    def function(x, w):
+        product = x @ w
+        both = torch.cat([product, x])  # its gradient needs zeros as large as the batch
+        return product.sin(), both + 1, both.t().exp()
+
+    def make(n):
+        return leaf(n, 4), leaf(4, 4)
+
+    call, _ = compiled_for(function, make(5), ["s", None], graph_runner)
+    for size, chosen in ((5, (0,)), (9, (2,)), (2, (0, 1)), (3, (1, 2)), (6, (0, 1, 2))):
+        x, w = make(size)
+        found, expected = (
+            torch.autograd.grad([results[one].sum() for one in chosen], [x, w])
+            for results in (call([size, x, w]), function(x, w))
+        )
+        torch.testing.assert_close(found, expected)

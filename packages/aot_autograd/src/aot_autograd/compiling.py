@@ -19,7 +19,9 @@ from torch import fx
 
 from aot_autograd import subclasses, verify
 from aot_autograd._torch import has_own_operators
+from aot_autograd.absent import without_tangents
 from aot_autograd.aliasing import mutated_groups, share, storage_groups
+from aot_autograd.backwards import Backwards, likely_absent
 from aot_autograd.deferred import Deferred
 from aot_autograd.double import DoubleBackward
 from aot_autograd.errors import (
@@ -372,14 +374,16 @@ def _compile_training(
     cut = tools.partition_fn(joint, forward_outputs=forward_outputs, options=tools.options)
     verify.partition(joint, forward_outputs, cut)
     tools.saw("04_forward.py", cut.forward)
-    tools.saw("05_backward.py", cut.backward)
+    if tools.observer is not None:
+        first = without_tangents(cut.backward, likely_absent(metadata))
+        tools.saw("05_backward.py", cut.backward if first is None else first.module)
     if not _restrides(cut.backward):
         cut.forward.meta["visible_outputs"] = forward_outputs
     compiled = _run_compiler(tools.fw_compiler, "fw_compiler", cut.forward)
     _adopt_layouts(cut, getattr(compiled, "output_layouts", None))
-    backward = tools.deferred(load=partial(_given, cut.backward))
+    backward = Backwards(tools.deferred, metadata, partial(_given, cut.backward))
     if not tools.options.lazy_backward:
-        backward()
+        backward.of(backward.likely).deferred()
     placeholders = [node for node in cut.backward.graph.nodes if node.op == "placeholder"]
     seeds = tuple(
         slot
@@ -398,32 +402,12 @@ def _compile_training(
         total_outputs=_count_outputs(cut.forward),
         double=double,
         seeds=seeds,
-        reach=_tangents_reaching(cut.backward),
     )
     return storable_training(whole, origin)
 
 
 def _given(module: fx.GraphModule) -> fx.GraphModule:
     return module
-
-
-def _tangents_reaching(backward: fx.GraphModule) -> tuple[int, ...]:
-    """For each gradient the tangents that it is computed from, as bits."""
-    masks: dict[fx.Node, int] = {}
-    tangents = 0
-    for node in backward.graph.nodes:
-        if node.op == "placeholder":
-            masks[node] = 0
-            if node.meta.get("input", {}).get("kind") == "tangent":
-                masks[node] = 1 << tangents
-                tangents += 1
-            continue
-        mask = 0
-        for source in node.all_input_nodes:
-            mask |= masks[source]
-        masks[node] = mask
-    (output,) = (node for node in backward.graph.nodes if node.op == "output")
-    return tuple(masks[item] if isinstance(item, fx.Node) else 0 for item in output.args[0])
 
 
 def _count_outputs(module: fx.GraphModule) -> int:

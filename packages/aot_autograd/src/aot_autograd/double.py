@@ -10,6 +10,7 @@ seeds of the call that is differentiated.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,7 +58,8 @@ class DoubleBackward:
 
     def __call__(self, inputs: list[Any], seeds: list[Any], tangents: list[Any]) -> tuple[Any, ...]:
         """The gradients of the differentiable inputs, with an autograd graph of their own."""
-        flat = [*inputs, *tangents, *seeds]
+        there = tuple([tangent is not None for tangent in tangents])
+        flat = [*inputs, *[tangent for tangent in tangents if tangent is not None], *seeds]
         key = tuple(
             [
                 (one.requires_grad, one.shape, one.stride())
@@ -66,13 +68,14 @@ class DoubleBackward:
                 for one in flat
             ]
         )
+        key = (there, key)
         compiled = self._compiled.get(key)
         if compiled is None:
             with self._lock:
                 compiled = self._compiled.get(key)
                 if compiled is None:
                     compiled = self._compile_flat(
-                        self._gradients,
+                        partial(self._gradients, there),
                         flat,
                         self._tools,
                         seeds=len(seeds),
@@ -81,8 +84,8 @@ class DoubleBackward:
                     self._compiled[key] = compiled
         return tuple(compiled(flat))
 
-    def _gradients(self, *flat: Any) -> Sequence[Any]:
-        """Traced: the function again, on copies of its inputs, then its gradients."""
+    def _gradients(self, there: tuple[bool, ...], *flat: Any) -> Sequence[Any]:
+        """Traced: the function again, on copies of its inputs, then its gradients by the tangents there are."""
         count = len(self._specs)
         given, tangents = flat[:count], list(flat[count:])
         context = next(one.context for one in flat if isinstance(one, FakeTensor))
@@ -94,6 +97,7 @@ class DoubleBackward:
             observation = Observation(context, self._specs, primals)
             observation.observe(self._function(*primals))
             targets = [value.tensor for value in observation.values if value.requires_grad]
+            targets = [target for target, wanted in zip(targets, there, strict=True) if wanted]
             wanted = [
                 one for one, spec in zip(given, self._specs, strict=True) if spec.requires_grad
             ]

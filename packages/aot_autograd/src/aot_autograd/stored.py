@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from aot_autograd import metadata as contract
+from aot_autograd.backwards import Backwards
 from aot_autograd.interpret import GraphFunction
 from aot_autograd.partition import Saved
 from aot_autograd.runtime import inference_callable
@@ -115,12 +116,17 @@ def store_inference(compiled: Boxed, metadata: contract.FunctionMetadata, *, tra
 def store_training(compiled: Compiled, origin: Origin) -> bytes:
     """The bytes of a function with a backward; see `store_inference`."""
     writer = Writer(_RECORDS)
+    stored: dict[str, Any] = {"graph": None}
     with compiled.backward.settled() as graph:
-        if graph is None:
-            stored = {"part": writer.blob(_part(compiled.backward.made, "backward"))}
-        else:
+        if graph is not None:
             inner = Writer()
-            stored = {"graph": writer.blob(inner.pack(write_graph(graph, inner)))}
+            stored["graph"] = writer.blob(inner.pack(write_graph(graph, inner)))
+    stored["parts"] = [
+        [absent, writer.blob(_part(backward.deferred.made, "backward")), backward.kept]
+        for absent, backward in compiled.backward.stored()
+    ]
+    if stored["graph"] is None and not stored["parts"]:
+        raise NotStorable("its backward could not be compiled")
     data = {
         "metadata": writer.value(compiled.metadata),
         "forward": writer.blob(_part(compiled.forward, "forward")),
@@ -128,7 +134,6 @@ def store_training(compiled: Compiled, origin: Origin) -> bytes:
         "saved": writer.value(compiled.saved),
         "outputs": [compiled.forward_outputs, compiled.total_outputs],
         "seeds": list(compiled.seeds),
-        "reach": list(compiled.reach),
         "order": list(origin.order),
         "function": None if compiled.double is None else writer.blob(origin.pack()),
     }
@@ -152,6 +157,23 @@ def storable_inference(
     with contextlib.suppress(AttributeError):  # somebody else's callable, which takes no attributes
         call.store = content  # type: ignore[attr-defined]
     return call
+
+
+class _Loading:
+    """Reads a graph when it is first asked for."""
+
+    __slots__ = ("_blob", "_graph")
+
+    def __init__(self, blob: memoryview) -> None:
+        self._blob: memoryview | None = blob
+        self._graph: fx.GraphModule | None = None
+
+    def __call__(self) -> fx.GraphModule:
+        if self._graph is None:
+            assert self._blob is not None, "the bytes are kept until they were read"
+            nodes, inner = unpack(self._blob)
+            self._graph, self._blob = read_graph(nodes, inner), None
+        return self._graph
 
 
 class _LazyDouble:
@@ -207,16 +229,14 @@ def restored(
         if data["function"] is not None:
             origin.content = bytes(reader.blobs[data["function"]])
         stored = data["backward"]
-        if "part" in stored:
-            backward = tools.deferred(made=restore_part(reader.blobs[stored["part"]]))
-        else:
-            blob = reader.blobs[stored["graph"]]
-
-            def load() -> fx.GraphModule:
-                nodes, inner = unpack(blob)
-                return read_graph(nodes, inner)
-
-            backward = tools.deferred(load=load)
+        parts = {
+            absent: (restore_part(reader.blobs[part]), None if kept is None else tuple(kept))
+            for absent, part, kept in stored["parts"]
+        }
+        load = None
+        if stored["graph"] is not None:
+            load = _Loading(reader.blobs[stored["graph"]])
+        backward = Backwards(tools.deferred, metadata, load, parts)
         forward_outputs, total_outputs = data["outputs"]
         compiled = Compiled(
             forward=restore_part(reader.blobs[data["forward"]]),
@@ -227,7 +247,6 @@ def restored(
             total_outputs=total_outputs,
             double=None if data["function"] is None else _LazyDouble(origin, metadata, tools),
             seeds=tuple(data["seeds"]),
-            reach=tuple(data["reach"]),
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise Foreign(f"a stored function is damaged: {error!r}") from None

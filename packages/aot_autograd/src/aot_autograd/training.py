@@ -34,7 +34,7 @@ from aot_autograd.runtime import (
 from aot_autograd.sizes import evaluated
 
 if TYPE_CHECKING:
-    from aot_autograd.deferred import Deferred
+    from aot_autograd.backwards import Backwards
     from aot_autograd.metadata import FunctionMetadata
     from aot_autograd.partition import Saved
     from aot_autograd.runtime import Boxed, Sizes
@@ -56,25 +56,24 @@ class Compiled:
 
     Attributes:
         forward: Boxed forward.
-        backward: Yields the boxed backward.
+        backward: The boxed backwards.
         saved: Where each saved value comes from.
         metadata: The contract.
         forward_outputs: Number of leading outputs that are values of the function.
         total_outputs: Number of outputs of the compiled forward.
-        double: Called for gradients of gradients: (inputs, seeds, tangents) -> gradients.
+        double: Called for gradients of gradients: (inputs, seeds, tangents) -> gradients; an absent
+            tangent is None.
         seeds: Positions among saved values that are seeds of random numbers.
-        reach: For each gradient the tangents that it is made of, as bits.
     """
 
     forward: Boxed
-    backward: Deferred
+    backward: Backwards
     saved: tuple[Saved, ...]
     metadata: FunctionMetadata
     forward_outputs: int
     total_outputs: int
     double: Callable[[list[Any], list[Any], list[Any]], Any] | None
     seeds: tuple[int, ...] = ()
-    reach: tuple[int, ...] = ()
 
 
 def training_callable(compiled: Compiled) -> Boxed:
@@ -163,7 +162,9 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
     lay_out = tangent_layout(metadata)
     gradients_expected = len(metadata.differentiable)
     keep_primals = compiled.double is not None
-    pending = [compiled.backward]  # until the forward has begun to run
+    backwards, everything = compiled.backward, compiled.backward.everything
+    no_gradients = (None,) * gradients_expected
+    pending = [backwards]  # until the forward has begun to run
     tensors: list[int] = []
 
     class CompiledFunction(torch.autograd.Function):
@@ -202,26 +203,35 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
             del saved
             if keeping.in_order is not None:
                 values = list(keeping.in_order(values))
+            if absent and absent == everything:
+                return (None, None, *no_gradients)
             if torch.is_grad_enabled():
                 seeds = [values[slot] for slot in compiled.seeds]
                 double = differentiable_backward(compiled, primals, versions)
                 return (None, None, *double(list(primals or ()), seeds, tangents))
+            chosen = backwards.whole if not absent else backwards.of(absent)
+            if chosen.kept is not None:
+                values = [values[slot] for slot in chosen.kept]
+            if absent:
+                tangents = (
+                    with_zeros(metadata, tangents, sizes) if chosen.zeros else _present(tangents)
+                )
             values += tangents
             del tangents, primals
             clear_saved_tensors(ctx)
             if not keeps_graph():
                 ctx.kept = None
-            results = compiled.backward()(values)
+            results = chosen.deferred()(values)
             if len(results) != gradients_expected:
                 checked_length(results, gradients_expected, "backward")
-            if absent:
-                results = _without_unreached(results, compiled.reach, absent)
+            if chosen.unreached:
+                results = _without(results, chosen.unreached)
             return (None, None, *results)
 
     return CompiledFunction
 
 
-def _first_call(pending: list[Deferred], args: Sequence[Any], tensors: list[int]) -> None:
+def _first_call(pending: list[Backwards], args: Sequence[Any], tensors: list[int]) -> None:
     """Which inputs are tensors is the same at each call; the backward is compiled from now on."""
     tensors[:] = [number for number, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
     while pending:
@@ -236,20 +246,30 @@ def _numbers(keeping: Keeping, primals: Any, outputs: Sequence[Any]) -> Sequence
     ]
 
 
-def _without_unreached(
-    results: Sequence[Any], reach: Sequence[int], absent: int
-) -> tuple[Any, ...]:
+def _without(results: Sequence[Any], unreached: frozenset[int]) -> list[Any]:
     """No gradient, rather than zeros, where all that a gradient is made of is absent, as in eager."""
-    return tuple(
-        None if sources and not sources & ~absent else result
-        for result, sources in zip(results, reach, strict=True)
-    )
+    return [None if number in unreached else one for number, one in enumerate(results)]
+
+
+def _present(tangents: list[Any]) -> list[Any]:
+    return [tangent for tangent in tangents if tangent is not None]
+
+
+def with_zeros(metadata: FunctionMetadata, tangents: list[Any], sizes: Sizes | None) -> list[Any]:
+    """The tangents, zeros where one is absent."""
+    return [
+        _zeros(meta, sizes) if tangent is None else tangent
+        for tangent, meta in zip(tangents, metadata.tangents, strict=True)
+    ]
 
 
 def tangent_layout(
     metadata: FunctionMetadata,
 ) -> Callable[[Sequence[Any], Sizes | None], tuple[list[Any], int]]:
-    """A function that lays gradients out as the backward was promised and tells which are absent."""
+    """A function that lays gradients out as the backward was promised and tells which are absent, as bits.
+
+    An absent one stays None among those that it gives.
+    """
     wanted = [n for n, requires in enumerate(metadata.value_requires_grad) if requires]
     plan = [
         (number, 1 << slot, meta, meta.stride, meta.stride == contiguous_stride(meta.shape))
@@ -267,7 +287,6 @@ def tangent_layout(
             gradient = gradients[number]
             if gradient is None:
                 absent |= bit
-                gradient = _zeros(meta, sizes)
             elif gradient.stride() != stride or gradient.is_neg() or gradient.is_conj():
                 gradient = _laid_out(gradient, meta, sizes, contiguous=contiguous)
             tangents.append(gradient)

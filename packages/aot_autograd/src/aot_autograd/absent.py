@@ -1,0 +1,339 @@
+"""The backward of a call in which nobody differentiates some of the outputs.
+
+Comes in: a backward graph and which of its tangents are absent. Goes out: a graph that takes the other tangents and
+computes only what they send on; a gradient that is made of absent ones alone is None, as in eager. An absent value is
+a zero that nobody wrote: operators that are linear in it yield another one, sums pass their other terms on, and
+whatever no rule knows gets zeros that are made inside the graph. Invariant: what is not absent has the value that
+zeros for the absent tangents would give it, where those are finite products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from aot_autograd.graph import DeferredModule
+from aot_autograd.partition.classify import kind_of
+from primtorch.fake import FakeTensor, TensorMeta
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+aten = torch.ops.aten
+
+__all__ = ["Specialised", "tangents_reaching", "without_tangents"]
+
+_LINEAR = {
+    **dict.fromkeys(
+        (
+            *(
+                "neg",
+                "sum",
+                "mean",
+                "clone",
+                "_to_copy",
+                "convert_element_type",
+                "alias",
+                "flip",
+                "roll",
+            ),
+            *(
+                "cumsum",
+                "repeat",
+                "triu",
+                "tril",
+                "real",
+                "imag",
+                "_conj_physical",
+                "conj_physical",
+            ),
+            *("contiguous", "lift_fresh_copy", "expand_copy", "view_copy", "constant_pad_nd"),
+            *("gather", "index", "index_select", "_unsafe_index", "take_along_dim", "cat", "stack"),
+        ),
+        (0,),
+    ),
+    **dict.fromkeys(
+        (
+            *("add", "sub", "slice_scatter", "select_scatter", "diagonal_scatter"),
+            *("as_strided_scatter", "copy"),
+        ),
+        (0, 1),
+    ),
+    "where": (1, 2),
+    "index_put": (0, 2),
+    "_unsafe_index_put": (0, 2),
+    "scatter_add": (0, 3),
+    "index_add": (0, 3),
+}
+"""By name, the arguments in which together an operator is linear: absent if all of these are."""
+_FACTORS = {
+    **dict.fromkeys(("mul", "mm", "bmm", "mv", "dot", "vdot", "outer"), (0, 1)),
+    "div": (0,),
+}
+"""By name, the arguments in each of which an operator is linear: absent if one of these is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Specialised:
+    """A backward for some of the tangents.
+
+    Attributes:
+        module: Its placeholders: those of the saved values that it reads, then the tangents that are there.
+        kept: Which of all saved values it takes.
+    """
+
+    module: fx.GraphModule
+    kept: tuple[int, ...]
+
+
+class _NoZerosError(Exception):
+    """Zeros are needed whose shape or layout no graph of constants can make."""
+
+
+def tangents_reaching(backward: fx.GraphModule) -> tuple[int, ...]:
+    """For each gradient the tangents that it is computed from, as bits."""
+    masks: dict[fx.Node, int] = {}
+    tangents = 0
+    for node in backward.graph.nodes:
+        if node.op == "placeholder":
+            masks[node] = 0
+            if _is_tangent(node):
+                masks[node] = 1 << tangents
+                tangents += 1
+            continue
+        mask = 0
+        for source in node.all_input_nodes:
+            mask |= masks[source]
+        masks[node] = mask
+    return tuple(masks[item] if isinstance(item, fx.Node) else 0 for item in _results(backward))
+
+
+def without_tangents(backward: fx.GraphModule, absent: int) -> Specialised | None:
+    """The graph for calls in which the tangents of the bits of `absent` are None.
+
+    Returns:
+        None where that can't be told without zeros that only run time could make.
+    """
+    unreached = [bool(mask) and not mask & ~absent for mask in tangents_reaching(backward)]
+    results = [
+        None if gone else item for item, gone in zip(_results(backward), unreached, strict=True)
+    ]
+    try:
+        return _Specialising(backward, absent).run(results)
+    except _NoZerosError:
+        return None
+
+
+class _Specialising:
+    """Copies what remains of a graph; `of` holds each node's copy, None for an absent value."""
+
+    def __init__(self, backward: fx.GraphModule, absent: int) -> None:
+        self.backward = backward
+        self.absent = absent
+        self.graph = fx.Graph()
+        self.of: dict[fx.Node, fx.Node | None] = {}
+        self.zeros: dict[fx.Node, fx.Node] = {}
+
+    def run(self, results: Sequence[Any]) -> Specialised:
+        live = {item for item in results if isinstance(item, fx.Node)}
+        nodes = list(self.backward.graph.nodes)
+        for node in reversed(nodes):
+            if node in live or node.meta.get("impure"):
+                live.add(node)
+                live.update(node.all_input_nodes)
+        tangents = 0
+        saved: list[fx.Node] = []
+        for node in nodes:
+            if node.op == "output":
+                continue
+            if node.op == "placeholder":
+                if _is_tangent(node):
+                    gone = self.absent >> tangents & 1
+                    tangents += 1
+                    self.of[node] = None if gone else self._copied(node)
+                else:
+                    saved.append(node)
+                    self.of[node] = self._copied(node)
+            elif node in live:
+                self.of[node] = self._specialised(node)
+        self.graph.output(
+            tuple(self._given(item) if isinstance(item, fx.Node) else item for item in results)
+        )
+        kept = self._without_dead_code(saved)
+        module = DeferredModule(self.backward, self.graph)
+        module.meta.update(self.backward.meta)
+        return Specialised(module, kept)
+
+    def _specialised(self, node: fx.Node) -> fx.Node | None:
+        """The copy of a node, what stands for it, or None where it is absent."""
+        if not any(self.of[source] is None for source in node.all_input_nodes):
+            return self._copied(node)
+        if node.op != "call_function" or node.meta.get("impure"):
+            return self._copied(node)
+        name = _name(node)
+        if _is_absent(node, name, self.of):
+            return None
+        if name in ("add", "sub"):
+            term = self._one_term(node, name)
+            if term is not None:
+                return term
+        elif name in ("addmm", "baddbmm"):
+            term = self._one_of_sum(node, name)
+            if term is not None:
+                return term
+        return self._copied(node)
+
+    def _one_term(self, node: fx.Node, name: str) -> fx.Node | None:
+        """What remains of a sum of two where one is absent."""
+        first, second = node.args[:2]
+        if not (isinstance(first, fx.Node) and isinstance(second, fx.Node)):
+            return None
+        left, right = self.of[first], self.of[second]
+        plain = not node.kwargs and len(node.args) == 2
+        if right is None and left is not None and _same(first, node):
+            return left
+        if left is None and right is not None and plain and _same(second, node):
+            if name == "add":
+                return right
+            made = self.graph.call_function(aten.neg.default, (right,))
+            made.meta = node.meta.copy()
+            return made
+        return None
+
+    def _one_of_sum(self, node: fx.Node, name: str) -> fx.Node | None:
+        """What remains of `self + a @ b` where one of these is absent."""
+        if node.kwargs or len(node.args) != 3:
+            return None
+        first, *factors = node.args
+        if not all(isinstance(item, fx.Node) for item in node.args):
+            return None
+        left = self.of[first]
+        copies = [self.of[factor] for factor in factors]
+        if left is not None and None in copies:
+            return left if _same(first, node) else None
+        if left is None and None not in copies:
+            operator = aten.mm.default if name == "addmm" else aten.bmm.default
+            made = self.graph.call_function(operator, tuple(copies))
+            made.meta = node.meta.copy()
+            return made
+        return None
+
+    def _copied(self, node: fx.Node) -> fx.Node:
+        made = self.graph.node_copy(node, self._given)
+        made.meta = node.meta.copy()
+        return made
+
+    def _given(self, node: fx.Node) -> fx.Node:
+        """The copy of a node, zeros for an absent one."""
+        found = self.of[node]
+        if found is None:
+            found = self.zeros.get(node)
+        if found is None:
+            found = self.zeros[node] = self._zeros(node)
+        return found
+
+    def _zeros(self, node: fx.Node) -> fx.Node:
+        value = node.meta["val"]
+        meta = value.meta if isinstance(value, FakeTensor) else None
+        if meta is None or any(type(size) is not int for size in (*meta.shape, *meta.stride)):
+            raise _NoZerosError
+        order = sorted(range(len(meta.shape)), key=lambda one: (-meta.stride[one], one))
+        expected: Any = 1
+        for one in reversed(order):
+            if meta.shape[one] != 1 and meta.stride[one] != expected:
+                raise _NoZerosError
+            expected *= meta.shape[one]
+        shape = [meta.shape[one] for one in order]
+        keywords = {"dtype": meta.dtype, "device": meta.device}
+        made = self.graph.call_function(aten.full.default, (shape, 0), keywords)
+        made.meta = {"val": value, "phase": "backward"}
+        if order == sorted(order):
+            return made
+        strides = [meta.stride[one] for one in order]
+        flat = TensorMeta(tuple(shape), tuple(strides), meta.dtype, meta.device)
+        made.meta["val"] = FakeTensor.create(
+            flat, value.context, environment=value.context.environment
+        )
+        moved = self.graph.call_function(
+            aten.permute.default, (made, [order.index(one) for one in range(len(order))])
+        )
+        moved.meta = {"val": value, "phase": "backward"}
+        return moved
+
+    def _without_dead_code(self, saved: Sequence[fx.Node]) -> tuple[int, ...]:
+        """Remove what nobody reads; which of the saved values remain (sizes always do)."""
+        kept = []
+        for node in reversed(list(self.graph.nodes)):
+            stays = node.op in ("placeholder", "output") or node.meta.get("impure")
+            if not stays and not node.users:
+                self.graph.erase_node(node)
+        for slot, node in enumerate(saved):
+            copy = self.of[node]
+            assert copy is not None, "saved values are never absent"
+            if copy.users or not isinstance(node.meta["val"], FakeTensor):
+                kept.append(slot)
+            else:
+                self.graph.erase_node(copy)
+        return tuple(kept)
+
+
+def _is_tangent(node: fx.Node) -> bool:
+    return bool(node.meta.get("input", {}).get("kind") == "tangent")
+
+
+def _results(module: fx.GraphModule) -> tuple[Any, ...]:
+    output = next(iter(reversed(module.graph.nodes)))
+    return tuple(output.args[0])
+
+
+def _name(node: fx.Node) -> str:
+    schema = getattr(node.target, "_schema", None)
+    return "" if schema is None else str(schema.name.partition("::")[2])
+
+
+def _same(one: fx.Node, other: fx.Node) -> bool:
+    """Whether one value can stand for another: dtype, shape and strides."""
+    left, right = one.meta["val"], other.meta["val"]
+    if not (isinstance(left, FakeTensor) and isinstance(right, FakeTensor)):
+        return False
+    return bool(
+        left.dtype is right.dtype
+        and left.meta.shape == right.meta.shape
+        and left.meta.stride == right.meta.stride
+    )
+
+
+def _is_absent(node: fx.Node, name: str, of: dict[fx.Node, fx.Node | None]) -> bool:
+    """Whether the value of a node with absent operands is absent too."""
+
+    def gone(argument: Any) -> bool:
+        if isinstance(argument, (tuple, list)):
+            return bool(argument) and all(map(gone, argument))
+        return isinstance(argument, fx.Node) and of[argument] is None
+
+    args = node.args
+    if name in _FACTORS:
+        return any(gone(args[number]) for number in _FACTORS[name] if number < len(args))
+    if name == "constant_pad_nd" and (len(args) > 2 and args[2]):
+        return False
+    if name in _LINEAR:
+        return all(number < len(args) and gone(args[number]) for number in _LINEAR[name])
+    if name in ("addmm", "baddbmm"):
+        return gone(args[0]) and any(map(gone, args[1:3]))
+    if name == "convolution":
+        return gone(args[0]) or gone(args[1]) if args[2] is None else False
+    if kind_of(node) == "view":
+        return gone(args[0])
+    if not name:  # an item of a tuple of gradients
+        return gone(args[0])
+    if name.endswith("_backward"):
+        gradients = [
+            argument
+            for argument, declared in zip(args, node.target._schema.arguments, strict=False)
+            if declared.name.startswith("grad")
+        ]
+        return bool(gradients) and all(map(gone, (g for g in gradients if isinstance(g, fx.Node))))
+    return False

@@ -1,0 +1,95 @@
+"""Random programs of views, in-place operators and outputs, in training, through the whole stack against eager.
+
+    python run.py [--first 0] [--count 2000] [--journal FILE] [--json FILE]
+
+The programs are those of `aot_autograd`'s property test; here each is captured from its bytecode, differentiated, and
+compiled to kernels. Compared are values, layouts, aliases, versions, autograd state and gradients, of inputs, of what
+they were made from, and of outputs. Nothing may be refused: what a stage can't compile runs in eager. With `--journal`
+a run that was interrupted goes on where it was. Exit status 1 if a program differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+import warnings
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.append(str(Path(__file__).parents[3] / "aot_autograd" / "tests"))
+import test_random_programs as programs
+from workers import run_once
+
+import compile_api
+
+PATIENCE = 120.0
+OPTIONS = {"fallback_random": True}
+
+
+def compile_function(function):
+    compile_api.reset()
+    return compile_api.compile(function, dynamic=False, options=OPTIONS)
+
+
+def checked(seed, shrink, say):
+    """The report on one program."""
+    program = programs.accepted(programs.drawn(seed))
+    if not program.instructions:
+        return {"failures": [], "kind": "eager refuses its first instruction"}
+    say(str(program))
+    found = programs.difference(program, compile_function)
+    graphs = compile_api.graph_count()  # since `compile_function` reset it
+    kind = "no graph" if not graphs else "one graph" if graphs == 1 else "several graphs"
+    if found is None:
+        found = "an error of a stage reached the caller"
+    if not found:
+        return {"failures": [], "kind": kind}
+    least = programs.shrunk(program, compile_function) if shrink else program
+    text = programs.difference(least, compile_function) or found
+    return {"failures": [f"{least}: {text}"], "kind": kind}
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--count", type=int, default=2000)
+    parser.add_argument("--journal", type=Path, help="keeps what was done, and goes on behind it")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--no-shrink", action="store_true", help="show failures as drawn")
+    options = parser.parse_args(arguments)
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    seeds = range(options.first, options.first + options.count)
+    jobs = {str(seed): partial(checked, seed, not options.no_shrink) for seed in seeds}
+    kinds, failed, started = Counter(), {}, time.monotonic()
+    for seed, report in run_once(jobs, options.journal, PATIENCE):
+        kinds[report.get("kind", "died")] += 1
+        if report["failures"]:
+            failed[seed] = report["failures"][0]
+            print(f"seed {seed}: {failed[seed]}", flush=True)
+    result = {
+        "torch": torch.__version__,
+        "programs": options.count,
+        "first": options.first,
+        "compared": "values, layouts, aliases, versions, autograd state, gradients",
+        "captured as": dict(kinds.most_common()),
+        "differ": failed,
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    if options.json:
+        options.json.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"{options.count} programs ({dict(kinds)}): {len(failed)} differ")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
