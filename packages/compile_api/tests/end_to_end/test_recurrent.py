@@ -9,8 +9,10 @@ import compile_api
 MODULES = {
     "short": (nn.LSTM(3, 4), (4, 2, 3)),
     "long": (nn.LSTM(3, 4, 2, bidirectional=True, batch_first=True), (2, 60, 3)),
-    "gru": (nn.GRU(3, 4), (50, 2, 3)),
+    "gru": (nn.GRU(3, 4), (70, 2, 3)),
+    "projected": (nn.LSTM(3, 4, 2, proj_size=2), (70, 2, 3)),
     "dropout": (nn.GRU(3, 4, 2, dropout=0.5), (5, 2, 3)),
+    "long dropout": (nn.LSTM(3, 4, 2, dropout=0.5, bidirectional=True), (40, 2, 3)),
 }
 
 
@@ -22,6 +24,7 @@ def step(function, module, x):
     return output, [parameter.grad.clone() for parameter in module.parameters()]
 
 
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
 @pytest.mark.parametrize("name", MODULES)
 def test_inference_and_training(name):
     module, shape = MODULES[name]
@@ -41,3 +44,11 @@ def test_any_length_takes_two_graphs():
         for length in (30, 40, 50, 60):
             x = torch.randn(length, 2, 3)
             torch.testing.assert_close(compiled(x), module(x))
+
+
+def test_any_length_is_trained():
+    module = nn.LSTM(3, 4)
+    compiled = compile_api.compile(module, fullgraph=True, options={"strict": True})
+    for length in (30, 40, 50):
+        x = torch.randn(length, 2, 3)
+        torch.testing.assert_close(step(compiled, module, x), step(module, module, x))

@@ -1,9 +1,11 @@
-"""Recurrent layers that stay one call: `primtorch::recurrent` and its gradient.
+"""Recurrent layers that stay calls: `recurrent_layer` puts operators in the place of a loop over time steps.
 
 ATen writes `torch.lstm`, `gru` and `rnn_*` as a loop over time steps; a graph of a long sequence would have thousands
-of nodes. `substitute` gives whoever runs a captured graph on fakes one operator instead, that calls the library's own
-layer. Its gradient runs the layer again with gradients on (in time and memory what a checkpoint costs). Short sequences
-stay loops, which fuse. Invariant: the operator's results are contiguous, time first.
+of nodes. `substitute` gives whoever runs a captured graph on fakes operators instead. On a CPU that is one
+`primtorch::recurrent_layer` for each layer and direction, with dropout and concatenation between them as in eager. On a
+GPU it is `primtorch::recurrent`, the library's own call for all layers, whose gradient runs it again with gradients on
+(in time and memory what a checkpoint costs). Short sequences stay loops, which fuse. Invariant: the results of both
+operators are contiguous, time first.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from primtorch.fake.meta import TensorMeta
 from primtorch.fake.registry import RULES
 from primtorch.fake.tensor import FakeTensor
 from primtorch.library import _LIBRARY
+from primtorch.recurrent_layer import RecurrentLayer
 from primtorch.symbolic.layout import contiguous_strides
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ _FUNCTIONS: dict[Any, str] = {
     torch._VF.rnn_relu: "rnn_relu",
 }
 _SHORT = 16  # time steps times layers that are written as a loop
+_SHORT_UNFUSED = 64  # the same where the library has no fused layer: the loop's kernels win by more
 
 _ARGUMENTS = (
     "Tensor input, Tensor[] states, Tensor[] weights, str kind, bool has_biases, int layers, "
@@ -154,19 +158,20 @@ def recurrent_layer(
         return None  # packed sequences have their batch sizes second
     values = args[0]
     _, _, _, _, layers, dropout, train, bidirectional, batch_first = args
-    if (
-        not isinstance(values, FakeTensor)
-        or values.dim() != 3
-        or (dropout and train and layers > 1)
-    ):
+    if not isinstance(values, FakeTensor) or values.dim() != 3:
+        return None
+    on_cpu = values.device.type == "cpu"
+    if dropout and train and layers > 1 and not on_cpu:
         return None
     steps = values.shape[1 if batch_first else 0]
     rows = layers * (2 if bidirectional else 1)
-    if isinstance(steps, int) and steps * rows <= _SHORT:
+    fused = kind == "lstm" and values.dtype in {torch.float32, torch.bfloat16}
+    short = _SHORT if fused or not on_cpu else _SHORT_UNFUSED
+    if isinstance(steps, int) and steps * rows <= short:
         return None
     if torch.is_autocast_enabled(values.device.type):
         return None
-    return lambda *given: _call(kind, *given)
+    return lambda *given: (_layers if on_cpu else _call)(kind, *given)
 
 
 def _call(
@@ -191,3 +196,43 @@ def _call(
     if batch_first:
         output = output.transpose(0, 1)
     return (output, state, cell) if kind == "lstm" else (output, state)
+
+
+def _layers(
+    kind: str,
+    values: Any,
+    states: Any,
+    weights: Any,
+    has_biases: bool,
+    layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> Any:
+    """Layer by layer and direction by direction, as ATen does it on a CPU."""
+    given = list(states) if kind == "lstm" else [states]
+    keep = torch.is_grad_enabled() and any(
+        tensor.requires_grad for tensor in (values, *given, *weights)
+    )
+    projected = kind == "lstm" and given[0].shape[-1] != given[1].shape[-1]
+    each = (4 if has_biases else 2) + projected
+    output = (values.transpose(0, 1) if batch_first else values).contiguous()
+    last: list[list[Any]] = [[], []]
+    directions = 2 if bidirectional else 1
+    for layer in range(layers):
+        found = []
+        for number in range(layer * directions, (layer + 1) * directions):
+            firsts = [tensor[number] for tensor in given]
+            state, cell = firsts if len(firsts) == 2 else (firsts[0], None)
+            own = list(weights[number * each : (number + 1) * each])
+            reverse = number % directions == 1
+            result, *lasts, _ = RecurrentLayer.apply(output, state, cell, kind, reverse, keep, *own)
+            found.append(result)
+            for kept, tensor in zip(last, lasts, strict=True):
+                kept.append(tensor)
+        output = torch.cat(found, -1) if bidirectional else found[0]
+        if dropout and train and layer < layers - 1:
+            output = torch.dropout(output, dropout, True)
+    output = output.transpose(0, 1) if batch_first else output
+    return (output, *(torch.stack(kept) for kept in last[: len(given)]))
