@@ -30,6 +30,13 @@ class InductorOptions:
         default=True,
         metadata={"help": "round half types at each operator boundary, as eager does"},
     )
+    products: Literal["auto", "blas", "onednn"] = field(
+        default="auto",
+        metadata={
+            "help": "the library for large single-precision matrix products on a CPU; auto takes oneDNN on AMD's "
+            "processors"
+        },
+    )
     verify: bool = field(
         default=False, metadata={"help": "check the rules of the loop IR after every stage"}
     )

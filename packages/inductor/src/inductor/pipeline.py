@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from inductor import ir, lowering, schedule
 from inductor.execute import execute
 from inductor.graph import check_wire
+from inductor.runtime.processor import onednn_is_faster
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -57,6 +58,7 @@ def _lower(gm: GraphModule, _: GraphModule, options: InductorOptions) -> Graph:
         gm,
         round_halves=options.round_halves,
         for_gpu=options.executor == "triton_interpreter",
+        linear=options.products == "onednn" or (options.products == "auto" and onednn_is_faster()),
     )
 
 

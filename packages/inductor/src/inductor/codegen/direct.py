@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from inductor.lowering.linear import LINEAR
 from inductor.runtime.launch import DIRECT_CALLS
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ def _describe(step: OperatorCall) -> DirectCall | None:
         return DirectCall(DIRECT_CALLS[_PRODUCTS[operator]], (left, right), ())
     if operator in _ADDED_PRODUCTS:
         return _added_product(step)
+    if operator is LINEAR:
+        return DirectCall(DIRECT_CALLS["linear"], step.args[:3], ())
     if operator is aten._scaled_dot_product_flash_attention_for_cpu.default:
         return _attention(step)
     if operator is aten.convolution.default:

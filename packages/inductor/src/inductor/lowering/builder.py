@@ -59,9 +59,13 @@ class TensorFact:
 class Builder:
     """The state of one lowering; see the module."""
 
-    def __init__(self, *, round_halves: bool = True, for_gpu: bool = False) -> None:
+    def __init__(
+        self, *, round_halves: bool = True, for_gpu: bool = False, linear: bool = False
+    ) -> None:
         self.round_halves = round_halves
         self._for_gpu = for_gpu
+        self.linear = linear
+        """Whether large products of the CPU are faster in oneDNN; see `inductor.lowering.linear`."""
         self.copies: dict[Value, Value] = {}
         """What was copied into the layout that an operator wants; see `inductor.lowering.layouts`."""
         self.cleared: set[str] = set()

@@ -65,8 +65,10 @@ def fact_of(value: Any) -> Any:
 class _GraphBuilder(Builder):
     """A builder that knows which FX node it is at."""
 
-    def __init__(self, facts: Mapping[Node, Any], *, round_halves: bool, for_gpu: bool) -> None:
-        super().__init__(round_halves=round_halves, for_gpu=for_gpu)
+    def __init__(
+        self, facts: Mapping[Node, Any], *, round_halves: bool, for_gpu: bool, linear: bool
+    ) -> None:
+        super().__init__(round_halves=round_halves, for_gpu=for_gpu, linear=linear)
         self._facts = facts
         self.node: Node | None = None
         self.depthwise = any(_is_depthwise(node, facts) for node in facts)
@@ -112,6 +114,7 @@ def lower(
     name: str = "graph",
     round_halves: bool = True,
     for_gpu: bool = False,
+    linear: bool = False,
 ) -> Graph:
     """Lower a graph of wire 3.
 
@@ -120,6 +123,7 @@ def lower(
         name: its name in texts.
         round_halves: round values of half types at each operator's end, as eager does.
         for_gpu: lower for a GPU's kernels, whatever the devices are.
+        linear: give large products of the CPU to oneDNN (`inductor.runtime.processor`).
 
     Raises:
         WireError: a node is no operator, or lacks its `val`.
@@ -129,7 +133,7 @@ def lower(
     for node in nodes:
         if node.op != "output":
             facts[node] = _promised(gm, node)
-    builder = _GraphBuilder(facts, round_halves=round_halves, for_gpu=for_gpu)
+    builder = _GraphBuilder(facts, round_halves=round_halves, for_gpu=for_gpu, linear=linear)
     uses = _uses(nodes)
     environment: dict[Node, Any] = {}
     inputs: list[GraphInput] = []

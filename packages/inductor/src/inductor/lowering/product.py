@@ -1,7 +1,8 @@
-"""Matrix products of half types on a GPU whose sizes don't fill 16 bytes.
+"""Matrix products: the library's, with operands and results as it is fast with them.
 
-The library's fast kernels want rows of every operand and of the result to begin at multiples of 16 bytes, and every
-dimension to be such a multiple: a vocabulary of 30522 costs three times as much as one of 30528. The result gets padded
+On a CPU large ones in single precision may go to another library (inductor.lowering.linear). On a GPU half types are
+padded to 16 bytes: the library's fast kernels want rows of every operand and of the result to begin at such multiples,
+and every dimension to be one (a vocabulary of 30522 costs three times as much as one of 30528). The result gets padded
 rows; the operand that holds the columns is copied into a padded buffer (a thousandth of the product's work). What the
 padding computes is never read; the dimension that is summed over is filled up with zeros. A bias is then added by the
 kernel that reads the result, because the library's product with a bias in its epilogue writes contiguous results only.
@@ -16,6 +17,7 @@ import torch
 
 from inductor.ir.nodes import View
 from inductor.lowering.builder import TensorFact
+from inductor.lowering.linear import linear, prefers_linear
 from inductor.lowering.pointwise import elementwise
 from inductor.lowering.registry import VENDOR, lowers
 from inductor.lowering.values import Value
@@ -35,6 +37,10 @@ def mm(builder: Builder, left: Value, right: Value) -> Any:
     """`left @ right`."""
     fact = builder.fact
     assert isinstance(fact, TensorFact)
+    if prefers_linear(builder, left, right):
+        made = linear(builder, left, right, None)
+        if made is not None:
+            return made
     rows, columns = fact.shape
     depth = left.shape[1]
     wide = builder.padded(columns, fact.dtype, fact.device)
@@ -66,6 +72,15 @@ def addmm(builder: Builder, bias: Value, left: Value, right: Value, **scales: An
     fact = builder.fact
     assert isinstance(fact, TensorFact)
     plain = scales.get("beta", 1) == 1 and scales.get("alpha", 1) == 1
+    if (
+        plain
+        and len(bias.shape) == 1
+        and bias.shape == fact.shape[1:]
+        and prefers_linear(builder, left, right)
+    ):
+        made = linear(builder, left, right, bias)
+        if made is not None:
+            return made
     fits = all(
         builder.padded(extent, fact.dtype, fact.device) == extent
         for extent in (fact.shape[1], left.shape[1])

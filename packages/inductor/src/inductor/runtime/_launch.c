@@ -44,6 +44,7 @@ static struct {
   Status (*flash)(Handle, Handle, Handle, double, int32_t, Handle *, double *, Handle *, Handle *);
   Status (*convolution)(Handle, Handle, Handle *, const int64_t *, int64_t, const int64_t *, int64_t, const int64_t *,
                         int64_t, int32_t, const int64_t *, int64_t, int64_t, Handle *);
+  Status (*linear)(Handle, Handle, Handle *, const char *, const double **, int64_t, const char **, Handle *);
 } api;
 static PyTypeObject *tensor_type;
 static Py_ssize_t handle_offset = -1;
@@ -90,7 +91,7 @@ enum {
   OP_RELEASE,       /* count, slots.. */
   OP_RETURN         /* count, results.. */
 };
-enum { DIRECT_NONE, DIRECT_MM, DIRECT_BMM, DIRECT_ADDMM, DIRECT_BADDBMM, DIRECT_FLASH, DIRECT_CONVOLUTION };
+enum { DIRECT_NONE, DIRECT_MM, DIRECT_BMM, DIRECT_ADDMM, DIRECT_BADDBMM, DIRECT_FLASH, DIRECT_CONVOLUTION, DIRECT_LINEAR };
 enum { VALUE_OBJECT, VALUE_TENSOR, VALUE_REGISTER, VALUE_LIST, VALUE_FLOAT };
 enum { RESULT_NONE, RESULT_VIEW, RESULT_CLONE, RESULT_INTEGER, RESULT_FLOAT, RESULT_OBJECT };
 
@@ -412,6 +413,12 @@ static int direct(Frame *f, int64_t kind, const int64_t *w) {
         ok = !(on_gpu ? gpu.convolution : api.convolution)(t[0], t[1], t[2] ? &t[2] : NULL, v[0], d, v[1], d, v[2], d, (int32_t)f->r[n[0]], v[3], d,
                               f->r[n[1]], &a) &&
              adopt(f, o, a);
+        break;
+      }
+      case DIRECT_LINEAR: {
+        Handle a = NULL;
+        const char *none = "", **algorithm = &none;
+        ok = !api.linear(t[0], t[1], t[2] ? &t[2] : NULL, "none", NULL, 0, algorithm, &a) && adopt(f, o, a);
         break;
       }
       default: ok = 0;
@@ -840,6 +847,7 @@ static PyObject *set_up(PyObject *module, PyObject *args) {
   OPTIONAL(baddbmm_out, "aoti_torch_cpu_baddbmm_out");
   OPTIONAL(flash, "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu");
   OPTIONAL(convolution, "aoti_torch_cpu_convolution");
+  OPTIONAL(linear, "aoti_torch_cpu__linear_pointwise");
   int32_t (*byte)(void) = (int32_t(*)(void))find(libraries, "aoti_torch_dtype_uint8");
   if (!byte) {
     PyErr_SetString(PyExc_RuntimeError, "torch does not export aoti_torch_dtype_uint8");
@@ -864,7 +872,8 @@ static PyObject *set_up(PyObject *module, PyObject *args) {
   Py_XSETREF(tensor_type, (PyTypeObject *)Py_NewRef(Py_TYPE(tensor)));
   int available = (api.mm_out != NULL) << DIRECT_MM | (api.bmm_out != NULL) << DIRECT_BMM |
                   (api.addmm_out != NULL) << DIRECT_ADDMM | (api.baddbmm_out != NULL) << DIRECT_BADDBMM |
-                  (api.flash != NULL) << DIRECT_FLASH | (api.convolution != NULL) << DIRECT_CONVOLUTION;
+                  (api.flash != NULL) << DIRECT_FLASH | (api.convolution != NULL) << DIRECT_CONVOLUTION |
+                  (api.linear != NULL) << DIRECT_LINEAR;
   return PyLong_FromLong(available);
 }
 

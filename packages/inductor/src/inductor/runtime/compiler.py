@@ -7,13 +7,13 @@ identity names everything that decides what machine code comes out of a source: 
 from __future__ import annotations
 
 import hashlib
-import platform
 import shutil
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
 from inductor.runtime.errors import CompilerMissingError
+from inductor.runtime.processor import instruction_sets
 
 __all__ = ["Compiler", "find_compiler"]
 
@@ -61,18 +61,6 @@ class Compiler:
         return [self.path, *self.flags, "-o", target, source, "-x", "none", *self.libraries]
 
 
-@lru_cache(maxsize=1)
-def _processor() -> str:
-    """The processor's instruction sets: `-march=native` binaries are only good where these are the same."""
-    try:
-        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
-            wanted = ("flags", "Features", "model name", "CPU part")
-            found = [line for line in lines if line.startswith(wanted)]
-            return platform.machine() + "".join(sorted(set(found)))
-    except OSError:
-        return platform.machine() + platform.processor()
-
-
 @lru_cache(maxsize=16)
 def _describe(path: str, modified: int, size: int) -> Compiler:
     flags: tuple[str, ...] = _FLAGS
@@ -81,7 +69,7 @@ def _describe(path: str, modified: int, size: int) -> Compiler:
         # Kernels need neither start-up objects nor the C++ library; without them linking takes half as long.
         flags = (*flags, "-fno-semantic-interposition", "-nostdlib")
         libraries = ("-lgomp", "-lm", "-lgcc")
-    text = "\0".join((path, str(modified), str(size), *flags, *libraries, _processor()))
+    text = "\0".join((path, str(modified), str(size), *flags, *libraries, instruction_sets()))
     return Compiler(path, flags, libraries, hashlib.sha256(text.encode()).hexdigest()[:16])
 
 

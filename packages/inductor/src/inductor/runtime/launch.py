@@ -78,7 +78,15 @@ class Result(IntEnum):
     OBJECT = 5
 
 
-DIRECT_CALLS = {"mm": 1, "bmm": 2, "addmm": 3, "baddbmm": 4, "flash": 5, "convolution": 6}
+DIRECT_CALLS = {
+    "mm": 1,
+    "bmm": 2,
+    "addmm": 3,
+    "baddbmm": 4,
+    "flash": 5,
+    "convolution": 6,
+    "linear": 7,
+}
 """Vendor functions that `_launch.c` calls through the C ABI."""
 
 

@@ -1,0 +1,40 @@
+"""What the code generator wants to know of this machine's processor.
+
+Comes in: `/proc/cpuinfo`. Goes out: the instruction sets, as part of a kernel's identity, and which of torch's
+libraries for matrix products is the faster one. Invariant: fixed while the process lives.
+"""
+
+from __future__ import annotations
+
+import platform
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+__all__ = ["instruction_sets", "onednn_is_faster"]
+
+_MAKER = "vendor_id"
+_KINDS = ("flags", "Features", "model name", "CPU part")
+
+
+@lru_cache(maxsize=1)
+def _described() -> frozenset[str]:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as lines:
+            return frozenset(line for line in lines if line.startswith((_MAKER, *_KINDS)))
+    except OSError:
+        return frozenset()
+
+
+def instruction_sets() -> str:
+    """The processor's instruction sets: `-march=native` binaries are only good where these are the same."""
+    found = sorted(line for line in _described() if line.startswith(_KINDS))
+    return platform.machine() + ("".join(found) or platform.processor())
+
+
+def onednn_is_faster() -> bool:
+    """Whether large products in single precision run faster in oneDNN than in MKL: on AMD's processors."""
+    makers = [line for line in _described() if line.startswith(_MAKER)]
+    amd = any("AuthenticAMD" in line for line in makers)
+    return amd and torch.backends.mkl.is_available() and torch.backends.mkldnn.is_available()
