@@ -303,3 +303,48 @@ def test_more_locals_than_a_pair_of_slots_can_name():
     compiled = dynamo.optimize("eager", options=dynamo.DynamoOptions(strict=True))(function)
     for found, expected in zip(compiled(x), function(x), strict=True):
         assert torch.equal(found, expected)
+
+
+class _Base:
+    def value(self, v):
+        return v + 1
+
+
+class _BehindBreak(_Base):
+    def value(self, v):
+        dynamo.graph_break()
+        return super().value(v) * 2
+
+
+class _ReceiverInCell(_Base):
+    def value(self, v):
+        held = v * 3
+        read = lambda: (self, held)
+        dynamo.graph_break()
+        self.read = read()[1]
+        dynamo.graph_break()
+        return super().value(v) * 2
+
+
+class _BreakInSuper(_Base):
+    def value(self, v):
+        w = v * 2
+        return w + super().value(v if w.sum() > 0 else -v)
+
+
+class _ReceiverDeleted(_Base):
+    def value(self, v):
+        own = super().value
+        del self
+        dynamo.graph_break()
+        return own(v)
+
+
+@pytest.mark.parametrize("cls", [_BehindBreak, _ReceiverInCell, _BreakInSuper, _ReceiverDeleted])
+@pytest.mark.parametrize("nested", [False, True])
+def test_super_finds_its_receiver_behind_a_break(cls, nested):
+    compiled = dynamo.optimize("eager", options=STRICT)(
+        (lambda v: cls().value(v)) if nested else cls().value
+    )
+    for scale in (1.0, -1.0):
+        assert same(compiled(X * scale), cls().value(X * scale))

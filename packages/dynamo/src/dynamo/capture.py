@@ -424,11 +424,20 @@ def _arrays_apart(recorder: Recorder) -> list[Guard]:
 
 
 def _aliasing(recorder: Recorder) -> list[Guard]:
-    """Which inputs share memory: of those that are no parameters, and of all that are written."""
+    """Which inputs share memory: of those that are no parameters, and of all that are written.
+
+    Writing to a view (`p.data`, `p[0]`) writes to the parameter.
+    """
+    changed = recorder.mutated
+    memory = {
+        id(node.meta["val"].storage)
+        for node in (recorder.graph.nodes if changed else ())
+        if id(node.meta.get("val")) in changed
+    }
     entries = [
         entry
         for entry in recorder.inputs
-        if not entry.node.meta["input"]["static"] or id(entry.value) in recorder.mutated
+        if not entry.node.meta["input"]["static"] or id(entry.value.storage) in memory
     ]
     if len(entries) < 2:
         return []

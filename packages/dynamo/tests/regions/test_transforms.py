@@ -77,3 +77,30 @@ def test_what_a_mapped_function_keeps_is_not_captured(compiled):
     x = torch.randn(3, 2)
     torch.testing.assert_close(fast(x), x * 2 + 1)
     assert len(kept) == 1
+
+
+@pytest.mark.parametrize("randomness", ["different", "same"])
+@pytest.mark.parametrize("backend", ["eager", "aot"])
+def test_mapped_random_numbers(compiled, randomness, backend):
+    def program(x):
+        return torch.vmap(lambda row: row * 0 + torch.rand(3), randomness=randomness)(x)
+
+    fast, counter = compiled(program, backend)
+    x = torch.zeros(4, 3)
+    torch.manual_seed(7)
+    got = fast(x)
+    torch.manual_seed(7)
+    assert got.shape == program(x).shape
+    assert (got[0] == got[1]).all() == (randomness == "same")
+    assert counter.frame_count == 1
+    if backend == "eager":
+        torch.manual_seed(7)
+        again = fast(x)
+        torch.manual_seed(7)
+        assert same(again, program(x))
+
+
+def test_mapped_random_numbers_are_refused_by_default(compiled):
+    fast, _ = compiled(lambda x: torch.vmap(lambda row: row + torch.rand(3))(x), fullgraph=False)
+    with pytest.raises(RuntimeError, match="randomness"):
+        fast(torch.zeros(4, 3))

@@ -48,6 +48,8 @@ def emit_effects(emitter: Emitter) -> None:
             pending.append(f"{emitter.constant(advance_original)}({taken})")
     for tensor in session.recorder.cleared:
         pending.append(f"{emitter.value(tensor)}.grad = None")
+    for tensor, data in session.recorder.replaced.values():
+        pending.append(f"{emitter.value(tensor)}.data = {emitter.value(data)}")
     for source, contents in session.changed_cells():
         target = emitter.source(source)
         if contents is DELETED:

@@ -9,6 +9,7 @@ Invariant: one value, one expression.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import enum
 import functools
 import types
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from dynamo.emit.classes import emit_class, emit_descriptor, emit_member
 from dynamo.emit.generators import emit_generator
 from dynamo.source import ConstantSource
 from dynamo.values.arrays import TracedArray
@@ -63,6 +65,11 @@ _PERMANENT = (
 )
 
 
+_data_class_marks: Any = dataclasses
+# Objects of the library that stand for themselves alone.
+_MARKS = (type(dataclasses.MISSING), type(_data_class_marks._FIELD))
+
+
 class CannotReconstruct(Exception):
     """A value that generated code cannot make."""
 
@@ -82,6 +89,7 @@ class Emitter:
         self._input_names: dict[Source, str] = {}
         self._output_names: dict[int, str] = {}
         self._names: dict[int, str] = {}
+        self.unfinished: dict[int, list[str]] = {}  # classes being made: cells that wait for them
         self._counter = 0
 
     # -- names -------------------------------------------------------------------------------------
@@ -188,7 +196,7 @@ class Emitter:
             made = f"{self.source(self.session.known_source(value.tensor))}.numpy()"
         else:
             made = f"{self._tensor(value.tensor)}.numpy()"
-        name = self._remember(value, self._fresh(f"{made}[()]" if value.scalar else made))
+        name = self.remember(value, self._fresh(f"{made}[()]" if value.scalar else made))
         if not (value.writeable or value.scalar):
             self.line(f"{name}.flags.writeable = False")
         return name
@@ -201,23 +209,28 @@ class Emitter:
         known = self._names.get(id(whole))
         if known is None:
             known = self._fresh(f"{self.constant(whole.copy(order='K'))}.copy(order='K')")
-            self._remember(whole, known)
+            self.remember(whole, known)
         if whole is value:
             return known
         begin = value.__array_interface__["data"][0] - whole.__array_interface__["data"][0]
         maker, kind = self.constant(np.ndarray), self.constant(value.dtype)
         view = f"{maker}({value.shape}, {kind}, {known}, {begin}, {value.strides})"
-        return self._remember(value, self._fresh(view))
+        return self.remember(value, self._fresh(view))
 
     def _symbolic(self, value: Any) -> str:
         sizes = self.recorder.sizes
         assert sizes is not None, "symbolic values come from sizes"
         return sizes.text_of(self, value)
 
-    def _remember(self, value: Any, name: str) -> str:
+    def remember(self, value: Any, name: str) -> str:
+        """Let a variable stand for a value from here on."""
         self._names[id(value)] = name
         self.session.keep(value)
         return name
+
+    def impossible(self, what: str) -> CannotReconstruct:
+        """The error for a value that generated code can't make."""
+        return CannotReconstruct(what)
 
     def _list(self, items: Any) -> str:
         return ", ".join(map(self.value, items))
@@ -226,21 +239,21 @@ class Emitter:
         kind = type(value)
         if kind is tuple:
             text = self._list(value)
-            return self._remember(value, self._fresh(f"({text},)" if value else "()"))
+            return self.remember(value, self._fresh(f"({text},)" if value else "()"))
         if kind is torch.Size:
             return self._fresh(f"{self.constant(torch.Size)}([{self._list(value)}])")
         if kind is list:
-            name = self._remember(value, self._fresh("[]"))
+            name = self.remember(value, self._fresh("[]"))
             if value:
                 self.line(f"{name}.extend(({self._list(value)},))")
             return name
         if kind is dict:
-            name = self._remember(value, self._fresh("{}"))
+            name = self.remember(value, self._fresh("{}"))
             for key, item in value.items():
                 self.line(f"{name}[{self.value(key)}] = {self.value(item)}")
             return name
         if kind is set:
-            return self._remember(
+            return self.remember(
                 value, self._fresh(f"set(({self._list(value)},))" if value else "set()")
             )
         if kind is slice:
@@ -252,7 +265,7 @@ class Emitter:
         if kind is types.MethodType:
             receiver, function = self.value(value.__self__), self.value(value.__func__)
             maker = self.constant(types.MethodType)
-            return self._remember(value, self._fresh(f"{maker}({function}, {receiver})"))
+            return self.remember(value, self._fresh(f"{maker}({function}, {receiver})"))
         if kind is types.BuiltinFunctionType:
             return self._fresh(f"getattr({self.value(value.__self__)}, {value.__name__!r})")
         if kind is types.FunctionType:
@@ -266,15 +279,22 @@ class Emitter:
         if kind is UserIterator:
             return self.value(value.inner)
         if kind is SequenceIterator:
-            name = self._remember(value, self._fresh(f"iter({self.value(value.inner)})"))
+            name = self.remember(value, self._fresh(f"iter({self.value(value.inner)})"))
             self.line(f"{name}.__setstate__({value.index})")
             return name
         if kind is TracedGenerator:
-            return self._remember(value, emit_generator(self, value))
+            return self.remember(value, emit_generator(self, value))
+        if isinstance(value, property | classmethod | staticmethod | functools.cached_property):
+            return emit_descriptor(self, value)
+        if isinstance(value, enum.Enum):
+            return emit_member(self, value)
+        return self._other(value, kind)
+
+    def _other(self, value: Any, kind: type) -> str:
         if kind is super:
             raise CannotReconstruct("a super object")
         if kind is weakref.ref:
-            return self._remember(
+            return self.remember(
                 value, self._fresh(f"{self.constant(weakref.ref)}({self.value(value())})")
             )
         if isinstance(value, collections.deque | collections.defaultdict) and kind in (
@@ -297,6 +317,8 @@ class Emitter:
             return self._object(value)
         if isinstance(value, torch.Tensor):
             raise CannotReconstruct("a tensor that capture did not make")
+        if kind in _MARKS:
+            return self.constant(value)
         if kind.__module__.partition(".")[0] == "torch" and not hasattr(value, "__dict__"):
             return self.constant(value)
         raise CannotReconstruct(f"a {kind.__qualname__} object of unknown origin")
@@ -308,7 +330,7 @@ class Emitter:
         maker = self.constant(types.FunctionType)
         code, names = self.constant(value.__code__), self.constant(value.__globals__)
         name = self._fresh(f"{maker}({code}, {names}, {value.__name__!r}, {defaults}, {closure})")
-        self._remember(value, name)
+        self.remember(value, name)
         self.line(f"{name}.__qualname__ = {value.__qualname__!r}")
         if value.__kwdefaults__:
             self.line(f"{name}.__kwdefaults__ = {self.value(value.__kwdefaults__)}")
@@ -319,37 +341,41 @@ class Emitter:
         return name
 
     def _cell(self, value: types.CellType) -> str:
-        name = self._remember(value, self._fresh(f"{self.constant(types.CellType)}()"))
+        name = self.remember(value, self._fresh(f"{self.constant(types.CellType)}()"))
         try:
             contents = value.cell_contents
         except ValueError:
             return name
-        self.line(f"{name}.cell_contents = {self.value(contents)}")
+        waiting = self.unfinished.get(id(contents))
+        if waiting is not None:
+            waiting.append(name)
+        else:
+            self.line(f"{name}.cell_contents = {self.value(contents)}")
         return name
 
     def _partial(self, value: Any) -> str:
         maker = self.constant(functools.partial)
         args = self._list((value.func, *value.args))
         keywords = self.value(dict(value.keywords))
-        return self._remember(value, self._fresh(f"{maker}({args}, **{keywords})"))
+        return self.remember(value, self._fresh(f"{maker}({args}, **{keywords})"))
 
     def _standard_container(self, value: Any) -> str:
         maker = self.constant(type(value))
         if isinstance(value, collections.deque):
-            name = self._remember(value, self._fresh(f"{maker}((), {value.maxlen!r})"))
+            name = self.remember(value, self._fresh(f"{maker}((), {value.maxlen!r})"))
             self.line(f"{name}.extend(({''.join(self.value(item) + ', ' for item in value)}))")
             return name
         factory = self.value(value.default_factory)
-        name = self._remember(value, self._fresh(f"{maker}({factory})"))
+        name = self.remember(value, self._fresh(f"{maker}({factory})"))
         for key, item in value.items():
             self.line(f"{name}[{self.value(key)}] = {self.value(item)}")
         return name
 
     def _exception(self, value: BaseException) -> str:
         kind = type(value)
-        maker = self.constant(kind)
+        maker = self.value(kind)
         given = self.value(tuple(value.args))
-        name = self._remember(value, self._fresh(f"{maker}.__new__({maker}, *{given})"))
+        name = self.remember(value, self._fresh(f"{maker}.__new__({maker}, *{given})"))
         self.line(f"{name}.args = {given}")
         for attribute, item in vars(value).items():
             self.line(f"{name}.{attribute} = {self.value(item)}")
@@ -367,7 +393,7 @@ class Emitter:
             raise CannotReconstruct(f"a {type(value).__name__}") from error
         maker, args = reduced[0], reduced[1]
         name = self._fresh(f"{self.constant(maker)}({self._list(args)})")
-        self._remember(value, name)
+        self.remember(value, name)
         if len(reduced) > 2 and reduced[2] is not None:
             self.line(f"{name}.__setstate__({self.value(reduced[2])})")
         return name
@@ -375,14 +401,14 @@ class Emitter:
     def _object(self, value: Any) -> str:
         kind = type(value)
         if isinstance(value, type):
-            raise CannotReconstruct("a class made in the captured code")
+            return emit_class(self, value)
         cls = self.value(kind)
         if isinstance(value, tuple):
             items = f"({''.join(self.value(v) + ', ' for v in value)})"
             if hasattr(kind, "n_sequence_fields"):
                 # What torch returns several results in: made by its own type, nothing else in it.
                 name = self._fresh(f"{cls}({items})")
-                self._remember(value, name)
+                self.remember(value, name)
                 return name
             name = self._fresh(f"tuple.__new__({cls}, {items})")
         elif isinstance(value, int | float | str) and not isinstance(value, bool):
@@ -392,7 +418,7 @@ class Emitter:
             name = self._fresh(
                 f"{cls}.__new__({cls})" if _base_new(kind) else f"object.__new__({cls})"
             )
-        self._remember(value, name)
+        self.remember(value, name)
         if isinstance(value, dict):
             put = (
                 self.constant(collections.OrderedDict.__setitem__)

@@ -75,6 +75,13 @@ class _Plan:
     local_names: tuple[str, ...]
     cells: tuple[str, ...]
     held: frozenset[str]  # nobody reads them, but when they go their generators are closed
+    receiver: str | None  # what `super()` finds as the frame's first argument
+
+    def arguments(self, stack: Sequence[str], names: Sequence[str]) -> list[str]:
+        """The parameters of a step or resume function: `super()` reads the first one."""
+        if self.receiver is None:
+            return [*stack, *names]
+        return [self.receiver, *stack, *(name for name in names if name != self.receiver)]
 
 
 def emit_step(
@@ -94,11 +101,21 @@ def emit_step(
     """
     plan = _plan(frame, outer=inner is not None)
     code = _step_code(plan, outer=inner is not None, resume=resume, hook=hook)
-    values = [emitter.value(value) for value in plan.stack if value is not NULL]
+    known = {
+        name: emitter.value(value)
+        for name, value in zip(
+            [f"<stack {i}>" for i in range(len(plan.stack))], plan.stack, strict=True
+        )
+        if value is not NULL
+    }
     index = frame.program.slot_index
     if inner is not None:
-        values.append(inner)
-    values.extend(emitter.value(frame.slots[index[name]]) for name in plan.local_names)
+        known["<inner>"] = inner
+    known |= {name: emitter.value(frame.slots[index[name]]) for name in plan.local_names}
+    if plan.receiver is not None and plan.receiver not in known:
+        known[plan.receiver] = emitter.value(_receiver(emitter, frame))
+    parameters = code.co_varnames[: code.co_argcount]
+    values = [known[name] for name in parameters]
     cells = [emitter.value(frame.slots[index[name]]) for name in plan.cells]
     closure = f"({', '.join(cells)},)" if cells else "None"
     maker = emitter.constant(types.FunctionType)
@@ -106,6 +123,15 @@ def emit_step(
     function = f"{maker}({emitter.constant(code)}, {names}, {code.co_name!r}, None, {closure})"
     partial = emitter.constant(_partial)
     return emitter.name(f"{partial}({', '.join([function, *values])})")
+
+
+_RECEIVER = "<receiver>"
+
+
+def _receiver(emitter: Emitter, frame: Frame) -> Any:
+    """The first argument of a frame, where it lies in a cell."""
+    cell = frame.slots[frame.program.slot_index[frame.code.co_varnames[0]]]
+    return emitter.session.resolve(cell.cell_contents)
 
 
 def _partial(function: Any, *values: Any) -> Any:
@@ -142,13 +168,24 @@ def _plan(frame: Frame, *, outer: bool) -> _Plan:
         for name in code.co_varnames
         if name not in cells and _suspended(frame.slots[index[name]])
     )
-    live = live_locals(instructions, at) | held
+    receiver = _super_receiver(code, cells)
+    live = live_locals(instructions, at) | held | {receiver}
     local_names = tuple(
         name
         for name in code.co_varnames
         if name in live and name not in cells and frame.slots[index[name]] is not NULL
     )
-    return _Plan(frame, instructions, at, tuple(stack), local_names, cells, held)
+    if receiver not in (None, _RECEIVER, *local_names):
+        receiver = None  # deleted: `super()` raises
+    return _Plan(frame, instructions, at, tuple(stack), local_names, cells, held, receiver)
+
+
+def _super_receiver(code: CodeType, cells: tuple[str, ...]) -> str | None:
+    """The parameter by which `super()` without arguments finds its receiver; None if it isn't called."""
+    if "__class__" not in code.co_freevars or "super" not in code.co_names or not code.co_argcount:
+        return None
+    first = code.co_varnames[0]
+    return _RECEIVER if first in cells else first
 
 
 def _suspended(value: Any) -> bool:
@@ -264,7 +301,8 @@ def _step_code(
         done[-1].target = other[0]
         tails += other
     rest = [i for i in plan.instructions if i.opname not in _PROLOGUE] if at.handler else []
-    arguments = [*_stack_names(nulls), *(["<inner>"] if outer else []), *plan.local_names]
+    stack = [*_stack_names(nulls), *(["<inner>"] if outer else [])]
+    arguments = plan.arguments(stack, plan.local_names)
     header = _header(plan, f"<step of {frame.code.co_name} at {frame.line}>", arguments)
     return assemble(without_pairs([*entry, *done, *tails, *rest]), header)
 
@@ -318,9 +356,9 @@ def _tail(
         build.store_fast("<null>" if nulls[i] else f"<stack {i}>")
         for i in range(len(nulls) - 1, -1, -1)
     ]
-    live = live_locals(plan.instructions, target) | plan.held
+    live = live_locals(plan.instructions, target) | plan.held | {plan.receiver}
     names = [name for name in plan.local_names if name in live]
-    arguments = [*_stack_names(nulls), *names]
+    arguments = plan.arguments(_stack_names(nulls), names)
     index = plan.instructions.index(target)
     key = (id(frame.code), index, tuple(arguments))
     code = _resume_code(plan, target, nulls, arguments)

@@ -97,8 +97,8 @@ DATA_SHAPES = frozenset(
      "_unique2", "unique_dim", "histc_dynamic"}
 )  # fmt: skip
 # Property getters that make a tensor.
-_MADE_BY_PROPERTY = frozenset({"T", "mT", "H", "mH", "real", "imag"})
-_REFUSED_PROPERTIES = frozenset({"data", "grad", "grad_fn", "_base", "_version"})
+_MADE_BY_PROPERTY = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
+_REFUSED_PROPERTIES = frozenset({"grad", "grad_fn", "_base", "_version"})
 _DUNDERS = {
     "__getitem__": operator.getitem,
     "__setitem__": operator.setitem,

@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.graph import calls
 from dynamo.graph.carve import Region, expose
+from dynamo.graph.data import has_history, replace_data
 from dynamo.graph.known import ANSWERED, Known
 from dynamo.guards import GuardKind, TensorGuard
 from primtorch import substitute
@@ -79,6 +80,7 @@ class Recorder:
         "mutated",
         "nodes",
         "regions",
+        "replaced",
         "root",
         "size_inputs",
         "sizes",
@@ -105,6 +107,7 @@ class Recorder:
         self.watched: list[tuple[torch.fx.Node, int, str]] = []
         self.tensor_attributes: dict[int, dict[str, Any]] = {}
         self.cleared: list[Any] = []  # outside tensors whose gradient was set to None
+        self.replaced: dict[int, tuple[Any, Any]] = {}  # outside tensors and their new data
         self._inputs: dict[int, tuple[Source, Any, Any]] = {}
         self._first: torch.fx.Node | None = None
         self._constants: list[Any] = []
@@ -153,6 +156,11 @@ class Recorder:
             return self.sizes.node_of(self, value)
         node = self.nodes.get(id(value))
         if node is not None:
+            if self.replaced and id(value) in self.replaced and has_history(value):
+                raise GraphBreak(
+                    BreakReason.UNSUPPORTED_MUTATION,
+                    "a tensor whose data was assigned is differentiated",
+                )
             if node.graph is not self.graph:
                 node = self.nodes[id(value)] = expose(self, node)
             return node
@@ -622,6 +630,9 @@ class Recorder:
             # Written when the call is over; until then the attribute is read from here.
             self.tensor_attributes.setdefault(id(owner), {})[name] = value
             self.cleared.append(owner)
+            return
+        if name == "data" and type(value) is FakeTensor:
+            replace_data(self, owner, value)
             return
         if name in ("data", "grad", "requires_grad", "names") or id(owner) in session.reals:
             raise GraphBreak(

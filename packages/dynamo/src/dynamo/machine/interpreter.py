@@ -122,11 +122,16 @@ class Machine:
         *,
         resumable: bool = False,
         module_path: str | None = None,
+        namespace: dict[str, Any] | None = None,
     ) -> Any:
-        """Interpret a call of a Python function; generators come back suspended."""
+        """Interpret a call of a Python function; generators come back suspended.
+
+        `namespace` is where a class body keeps its names.
+        """
         session = self.session
         frame = Frame(function, resumable=resumable)
         code = frame.code
+        frame.names = namespace
         session.assumptions.inlined(function)
         if code.co_flags & _COROUTINE:
             raise GraphBreak(BreakReason.UNSUPPORTED_CALL, f"{code.co_qualname} is a coroutine")
@@ -155,6 +160,13 @@ class Machine:
             frame.op.handler >= 0 and _catches(frame, frame.op.handler) for frame in self.frames
         )
 
+    def handled(self) -> BaseException | None:
+        """The exception that is being handled."""
+        for frame in reversed(self.frames):
+            if frame.exceptions:
+                return frame.exceptions[-1]
+        return None
+
     def user_frame(self) -> Frame | None:
         """The innermost frame."""
         return self.frames[-1] if self.frames else None
@@ -180,7 +192,10 @@ def _catches(frame: Frame, start: int) -> bool:
         if op.name == "WITH_EXCEPT_START":
             return False
         if op.name in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_NAME") and op.value in _RUN_TIME_ERRORS:
-            return any(later.name == "CHECK_EXC_MATCH" for later in ops[op.index : op.index + 12])
+            return any(
+                later.name in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH")
+                for later in ops[op.index : op.index + 12]
+            )
         if op.name in ("RERAISE", "POP_EXCEPT"):
             return False
     return False

@@ -167,8 +167,10 @@ def _module(machine: Machine, owner: types.ModuleType, name: str) -> Any:
 
 def _class(machine: Machine, owner: type, name: str) -> Any:
     session = machine.session
-    if session.is_created(owner):
-        return getattr(owner, name)
+    if session.is_created(owner) and session.is_created(session.class_outside(owner, name)):
+        found = class_attribute(owner, name)
+        value = found if type(found) in (*CONSTANTS, FakeTensor) else getattr(owner, name)
+        return session.resolve(value)
     meta = class_attribute(type(owner), name)
     if meta is not MISSING and type(meta) is property:
         from dynamo.values import calls
@@ -200,6 +202,10 @@ def _class(machine: Machine, owner: type, name: str) -> Any:
 
 
 def _class_value(session: Session, owner: type, name: str, value: Any) -> Any:
+    if session.recipes:
+        owner = session.class_outside(owner, name)
+        if session.is_created(owner):
+            return session.resolve(value)
     if type(value) in CONSTANTS:
         session.guard_class_attribute(owner, name, value)
         return value
@@ -472,6 +478,10 @@ def store(machine: Machine, owner: Any, name: str, value: Any) -> None:
         raise GraphBreak(
             BreakReason.UNSUPPORTED_MUTATION, f"the function {owner.__qualname__} is changed"
         )
+    if isinstance(owner, type):
+        session.recipes[id(owner)].written[name] = value
+        type.__setattr__(owner, name, value)
+        return
     cls = type(owner)
     if cls is TracedArray:
         raise GraphBreak(BreakReason.UNSUPPORTED_MUTATION, f"the array's {name} is assigned")
@@ -584,6 +594,13 @@ def generic_delete(machine: Machine, owner: Any, name: str) -> None:
     del own[name]
 
 
+def _traceback(machine: Machine, owner: Any, name: str) -> Any:
+    """The traceback of an exception that was raised while capturing is the interpreter's."""
+    raise GraphBreak(
+        BreakReason.UNSUPPORTED_VALUE, f"{name} of a traceback is not known while capturing"
+    )
+
+
 _NATIVE_TYPES: tuple[type, ...] = (
     *CONSTANTS,
     tuple,
@@ -610,6 +627,7 @@ _LOADERS: dict[type, Callable[[Any, Any, str], Any]] = {
     types.ModuleType: _module,
     type: _class,
     super: _super,
+    types.TracebackType: _traceback,
     types.FunctionType: _function,
     types.MethodType: _method,
 }
@@ -632,5 +650,6 @@ def _choose(owner: Any) -> Callable[[Any, Any, str], Any]:
         loader = _native if not isinstance(owner, BaseException) else _object
     else:
         loader = _object
-    _LOADERS[kind] = loader
+    if "<locals>" not in kind.__qualname__:  # what a call made should not be kept for good
+        _LOADERS[kind] = loader
     return loader

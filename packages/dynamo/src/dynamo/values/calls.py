@@ -7,6 +7,7 @@ is known to have no effect outside the capture; anything else is a graph break.
 
 from __future__ import annotations
 
+import collections
 import functools
 import operator
 import types
@@ -57,6 +58,9 @@ _REGION_MODULES = frozenset(
         "torch.profiler.profiler",
     }
 )
+_HEAP_TYPE = 1 << 9
+# What their constructors take is all they are.
+_VALUES = (tuple, frozenset, str, int, float)
 # Their methods are the interpreter's own.
 _STAND_INS = (TracedGenerator, AheadIterator, operators.UserIterator, operators.SequenceIterator)
 _MARKS = (
@@ -374,7 +378,10 @@ def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[s
     python_new = type(maker) is types.FunctionType
     python_init = type(initialiser) is types.FunctionType
     if not python_new and not python_init and not _plain_object(cls):
-        return call_native(machine, cls, args, kwargs)
+        if issubclass(cls, BaseException):
+            return session.created(cls(*args, **kwargs))
+        if not _extends_builtin(cls):
+            return call_native(machine, cls, args, kwargs)
     if issubclass(cls, torch.Tensor | torch.autograd.Function):
         raise GraphBreak(
             BreakReason.UNSUPPORTED_CALL, f"a {cls.__qualname__} is made while capturing"
@@ -392,10 +399,10 @@ def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[s
         if result is not None:
             raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
     elif initialiser is not object.__init__:
-        if isinstance(made, BaseException):
+        if isinstance(made, (BaseException, type, *_VALUES)):
             return made
         call_native(machine, initialiser, (made, *args), kwargs)
-    elif (args or kwargs) and not python_new:
+    elif (args or kwargs) and not python_new and not isinstance(made, _VALUES):
         raise TypeError(f"{cls.__name__}() takes no arguments")
     return made
 
@@ -408,6 +415,25 @@ def _plain_object(cls: type) -> bool:
     )
 
 
+def _value(machine: Machine, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A number or text of the program's own class: the builtin's value, as capture finds it."""
+    base = next(base for base in (str, int, float) if issubclass(cls, base))
+    plain = call(machine, base, args, kwargs)
+    if type(plain) is not base:
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_CALL,
+            f"a {cls.__qualname__} is made of a number known at run time",
+        )
+    return cls.__new__(cls, plain)
+
+
+def _extends_builtin(cls: type) -> bool:
+    """Whether the program derived the class from a builtin container or value, whose constructor it has."""
+    return bool(cls.__flags__ & _HEAP_TYPE) and issubclass(
+        cls, (dict, list, set, collections.deque, *_VALUES)
+    )
+
+
 def allocate(
     machine: Machine,
     cls: type,
@@ -417,19 +443,14 @@ def allocate(
     python_init: bool,
 ) -> Any:
     """A new instance by the C constructor that the class inherits."""
-    del kwargs
     session = machine.session
     if issubclass(cls, BaseException):
         made: Any = cls.__new__(cls, *args)
-    elif issubclass(cls, tuple | str | int | float | frozenset):
+    elif issubclass(cls, tuple | frozenset):
         maker: Any = cls.__new__
-        made = maker(
-            cls,
-            *(
-                tuple(operators.iterate(machine, a)) if issubclass(cls, tuple) else a
-                for a in args[:1]
-            ),
-        )
+        made = maker(cls, *(tuple(operators.iterate(machine, a)) for a in args[:1]))
+    elif issubclass(cls, str | int | float):
+        made = _value(machine, cls, args, {} if python_init else kwargs)
     elif python_init or not args:
         made = cls.__new__(cls)
     else:

@@ -57,7 +57,9 @@ class TracedGenerator:
         """Raise inside the generator, where it is suspended."""
         del traceback
         if isinstance(error, type):
-            error = error() if value is None else error(value)
+            if not isinstance(value, error):
+                value = error() if value is None else error(value)
+            error = value
         if self.finished or not self.started:
             self.finished = True
             raise error

@@ -208,7 +208,9 @@ def _container_method(
             operators.guard_keys(machine, owner)
         if name in _KEYED and rest:
             rest = (operators.as_key(machine, rest[0]), *rest[1:])
-        if name in ("update", "__init__") and rest:
+        if name == "__init__" and rest and isinstance(owner, collections.defaultdict):
+            rest = (rest[0], *(_mapping_argument(machine, item) for item in rest[1:]))
+        elif name in ("update", "__init__") and rest:
             rest = (_mapping_argument(machine, rest[0]), *rest[1:])
     elif name in ("extend", "__init__", "extendleft", "update") and rest:
         rest = tuple(_iterable_argument(machine, item) for item in rest)

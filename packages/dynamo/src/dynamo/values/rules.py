@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 import collections
-import dataclasses
 import functools
 import inspect
 import operator
@@ -81,13 +80,6 @@ def type_of(machine: Machine, value: Any) -> type:
     if kind is torch.SymBool:
         return bool
     return kind
-
-
-@rule(type)
-def _type(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if len(args) == 1 and not kwargs:
-        return type_of(machine, args[0])
-    raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a class is made while capturing")
 
 
 @rule(isinstance)
@@ -220,16 +212,15 @@ def _super(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
     return super(cls, receiver)
 
 
-@rule(collections.namedtuple, dataclasses.make_dataclass)  # noqa: PYI024 - the function itself
-def _make_class(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a class is made while capturing")
-
-
 @rule(sys.exc_info)
 def _exc_info(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if any(error is not None for frame in machine.frames for error in frame.exceptions):
-        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "sys.exc_info() tells of a traceback")
-    return (None, None, None)
+    error = machine.handled()
+    return (None, None, None) if error is None else (type(error), error, error.__traceback__)
+
+
+@rule(sys.exception)
+def _exception(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return machine.handled()
 
 
 @rule(globals)
@@ -583,6 +574,11 @@ _partial_type: Any = functools.partial
 @rule(_partial_type)
 def _partial(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return machine.session.created(_partial_type(*args, **kwargs))
+
+
+@rule(types.MethodType)
+def _method(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return types.MethodType(*args, **kwargs)
 
 
 @rule(functools.wraps)

@@ -79,6 +79,7 @@ class Session:
         "open_states",
         "outside_iterators",
         "reals",
+        "recipes",
         "recorder",
         "shadows",
         "shadows_by_copy",
@@ -101,6 +102,7 @@ class Session:
         self.outside_iterators: set[int] = set()
         self.ahead: dict[int, Any] = {}  # stand-ins for iterators that can be read ahead
         self.slot_writes: dict[tuple[int, str], tuple[Any, Any, Any]] = {}
+        self.recipes: dict[int, Any] = {}  # how classes were made in the capture
         self.numbers: dict[Source, Any] = {}
         self.reals: dict[int, Any] = {}
         self.global_writes: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
@@ -361,6 +363,10 @@ class Session:
 
     def guard_class_attribute(self, cls: type, name: str, value: Any) -> None:
         """The class keeps this attribute (functions: with this code)."""
+        if self.recipes:
+            cls = self.class_outside(cls, name)
+            if id(cls) in self._created:
+                return
         if is_trusted(cls.__module__):
             self.assumptions.class_attribute(cls, name, value)
             return
@@ -369,6 +375,12 @@ class Session:
             self.guards[key] = Guard(
                 ConstantSource(cls), GuardKind.CLASS_ATTRIBUTE, (name, value), self.source_line
             )
+
+    def class_outside(self, cls: type, name: str) -> type:
+        """For a class made in the capture the base that has a name; other classes as they are."""
+        if id(cls) not in self._created:
+            return cls
+        return next((base for base in cls.__mro__ if name in base.__dict__), cls)
 
     def guard_function_code(self, function: types.FunctionType) -> None:
         """The function keeps its code (`f.__code__ = ...` is seen)."""

@@ -47,8 +47,7 @@ _KINDS = {
     "jacfwd": torch.func.jacfwd,
     "hessian": torch.func.hessian,
 }
-_OPTIONS = frozenset({"in_dims", "out_dims", "argnums", "has_aux", "chunk_size"})
-_DEFAULTS = {"randomness": "error"}
+_OPTIONS = frozenset({"in_dims", "out_dims", "argnums", "has_aux", "chunk_size", "randomness"})
 
 
 def apply_transform(
@@ -103,7 +102,7 @@ def transformed_outside(machine: Machine, function: Any) -> Any:
 def _apply(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     kind, function, options, *inputs = args
     for name, value in options.items():
-        if name not in _OPTIONS and value not in (None, False, _DEFAULTS.get(name)):
+        if name not in _OPTIONS and value not in (None, False):
             refuse(machine, f"torch.func.{kind} with {name} is not captured")
     size = options.get("chunk_size")
     if size is not None and (kind != "vmap" or type(size) is not int or size < 1):
@@ -250,6 +249,9 @@ def _vmap(
     if any(dim is None for dim in outs):
         refuse(machine, "torch.func.vmap gives something without a mapped dimension")
     settings = {"in_dims": tuple(dims[i] for i in places), "out_dims": outs}
+    randomness = options.get("randomness", "error")
+    if randomness != "error":
+        settings["randomness"] = randomness
     return pytree.tree_unflatten(finish(machine, body, "vmap", tuple(found), settings), result_spec)
 
 
@@ -288,6 +290,10 @@ def _in_chunks(
     mapped = [(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
     if not mapped or any(type(leaf) is not FakeTensor for leaf, _ in mapped):
         refuse(machine, "torch.func.vmap maps something other than a dimension of a tensor")
+    if options.get("randomness") == "same":  # it puts the generator back before each chunk
+        refuse(
+            machine, "torch.func.vmap with the same random numbers in each chunk is not captured"
+        )
     size = int(mapped[0][0].shape[mapped[0][1]])
     settings = {name: value for name, value in options.items() if name != "chunk_size"}
     found: list[list[Any]] = []

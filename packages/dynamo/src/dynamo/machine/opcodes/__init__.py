@@ -12,6 +12,7 @@ from dynamo.machine.opcodes import (
     strings,
 )
 from dynamo.values import checks as _checks  # registers its rules
+from dynamo.values import classes as _classes  # registers its rules
 from dynamo.values import copies as _copies  # registers its rules
 from dynamo.values import functions as _functions  # registers its rules
 from dynamo.values import locks as _locks  # registers its rules
@@ -21,7 +22,7 @@ from dynamo.values import regions as _regions  # registers its rules
 from dynamo.values import transforms as _transforms  # registers its rules
 
 assert all(
-    (_checks, _copies, _functions, _locks, _optimizers, _pullbacks, _regions, _transforms)
+    (_checks, _classes, _copies, _functions, _locks, _optimizers, _pullbacks, _regions, _transforms)
 ), "imported for their rules"
 
 __all__ = [

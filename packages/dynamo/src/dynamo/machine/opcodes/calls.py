@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo.machine.frame import NULL
 from dynamo.machine.program import opcode
 from dynamo.machine.versions import NULL_FIRST
-from dynamo.values import calls, operators
+from dynamo.values import calls, groups, operators
 
 if TYPE_CHECKING:
     from dynamo.machine.frame import Frame
@@ -106,8 +106,12 @@ def call_intrinsic_1(machine: Machine, frame: Frame, op: Op) -> None:
 
 @opcode("CALL_INTRINSIC_2", breaks=True)
 def call_intrinsic_2(machine: Machine, frame: Frame, op: Op) -> None:
-    """Type parameters and exception groups: not captured"""
-    machine.unsupported_opcode(frame, op)
+    """[.., exception, what its handlers left] -> [.., what is raised]; type parameters are not captured"""
+    if op.arg != 1:
+        machine.unsupported_opcode(frame, op)
+    left = frame.stack.pop()
+    error = frame.stack.pop()
+    frame.stack.append(groups.remaining(error, left))
 
 
 def _positive(value: Any) -> Any:

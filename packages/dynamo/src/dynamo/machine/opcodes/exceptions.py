@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynamo.machine.program import opcode
-from dynamo.values import attributes, calls
+from dynamo.values import attributes, calls, groups
 
 if TYPE_CHECKING:
     from dynamo.machine.frame import Frame
@@ -25,7 +25,7 @@ def raise_varargs(machine: Machine, frame: Frame, op: Op) -> None:
     """raise; raise exception; raise exception from cause"""
     stack = frame.stack
     if op.arg == 0:
-        current = _current(machine)
+        current = machine.handled()
         if current is None:
             raise RuntimeError("No active exception to reraise")
         raise current
@@ -42,19 +42,12 @@ def raise_varargs(machine: Machine, frame: Frame, op: Op) -> None:
     raise error
 
 
-def _current(machine: Machine) -> BaseException | None:
-    for frame in reversed(machine.frames):
-        if frame.exceptions:
-            return frame.exceptions[-1]
-    return None
-
-
 @opcode("PUSH_EXC_INFO")
 def push_exc_info(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., exception] -> [.., previous exception, exception]"""
     stack = frame.stack
     error = stack.pop()
-    stack.append(_current(machine))
+    stack.append(machine.handled())
     stack.append(error)
     frame.exceptions.append(error)
     frame.raised_at.append(frame.last_raise)
@@ -114,10 +107,33 @@ def with_except_start(machine: Machine, frame: Frame, op: Op) -> None:
     stack.append(calls.call(machine, leave, (type(error), error, error.__traceback__), {}))
 
 
-@opcode("CHECK_EG_MATCH", "PREP_RERAISE_STAR", breaks=True)
-def exception_groups(machine: Machine, frame: Frame, op: Op) -> None:
-    """`except*` is not captured."""
-    machine.unsupported_opcode(frame, op)
+@opcode("CHECK_EG_MATCH", breaks=True)
+def check_eg_match(machine: Machine, frame: Frame, op: Op) -> None:
+    """[.., exception, class] -> [.., the rest, what `except*` takes], each a group or None"""
+    cls = frame.stack.pop()
+    error = frame.stack.pop()
+    members = cls if isinstance(cls, tuple) else (cls,)
+    for member in members:
+        if not (isinstance(member, type) and issubclass(member, BaseException)):
+            raise TypeError(
+                "catching classes that do not inherit from BaseException is not allowed"
+            )
+        if issubclass(member, BaseExceptionGroup):
+            raise TypeError(
+                "catching ExceptionGroup with except* is not allowed. Use except instead."
+            )
+    rest, match = groups.split(machine, error, members)
+    frame.stack.extend((rest, match))
+    if match is not None:
+        frame.exceptions[-1] = match
+
+
+@opcode("PREP_RERAISE_STAR", breaks=True)
+def prep_reraise_star(machine: Machine, frame: Frame, op: Op) -> None:
+    """[.., exception, what its handlers left] -> [.., what is raised behind `except*`, or None]"""
+    left = frame.stack.pop()
+    error = frame.stack.pop()
+    frame.stack.append(groups.remaining(error, left))
 
 
 @opcode("CLEANUP_THROW", breaks=True)
