@@ -204,3 +204,24 @@ def test_half_conversions_are_exact(functions, name, dtype):
     assert torch.equal(narrow.isnan(), rounded.isnan())
     known = ~rounded.isnan()
     assert torch.equal(narrow.view(torch.int16)[known], rounded.view(torch.int16)[known])
+
+
+def test_loops_of_any_length_find_the_vector_functions(tmp_path):
+    """The compiler picks a vector function by a loop's length: sixteen, eight or four lanes, or one."""
+    settings = replace(
+        BuildSettings.from_environment(), cache_directory=tmp_path, kernels_per_unit=100
+    )
+    text = 'extern "C" int KERNEL(char *const *p, const i64 *s, i64 threads) {'
+    lengths = [*range(1, 18), 32]
+    sources = [
+        KernelSource(
+            f"{text}\nfor (i64 k = 0; k < s[0]; k += {n}) {{\n#pragma omp simd\nfor (i64 i = k; i < k + {n}; i++)"
+            " ((f32 *)p[1])[i] = ci_erf(((f32 *)p[0])[i]); } return 0; }"
+        )
+        for n in lengths
+    ]
+    signature = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
+    for n, address in zip(lengths, KernelLibrary(settings).addresses(sources), strict=True):
+        x = torch.linspace(-3, 3, 4 * n)
+        ours = call(signature(address), x, torch.empty_like(x))
+        assert ulps(ours, torch.erf(x.double())).max() <= 2.0

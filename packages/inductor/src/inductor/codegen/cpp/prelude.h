@@ -221,9 +221,11 @@ CI f32 ci_erf_series(f32 x) {
 #if defined(CI_VECTOR_ERF) && defined(__AVX512F__) && !defined(__clang__)
 // Sixteen pieces of degree five about the multiples of 1/4, in units of 1/4, whose coefficients one permutation each
 // picks out of a register: half the work of the series. The compiler's vectoriser can't write a permutation; it calls
-// these functions for a loop over `ci_erf_lanes` by the names that the vector calling convention gives them.
+// these functions for a loop over `ci_erf_lanes` by the names that the vector calling convention gives them, each of which
+// it may choose: short loops take four lanes.
 typedef f32 ci_f32x16 __attribute__((vector_size(64)));
 typedef f32 ci_f32x8 __attribute__((vector_size(32)));
+typedef f32 ci_f32x4 __attribute__((vector_size(16)));
 typedef u32 ci_u32x16 __attribute__((vector_size(64)));
 static const f32 ci_erf_table[6][16] __attribute__((aligned(64))) = {
   {
@@ -273,9 +275,19 @@ CI ci_f32x16 ci_erf_pieces(ci_f32x16 x) {
 extern "C" __attribute__((visibility("hidden"), simd("notinbranch"), const, nothrow)) f32 ci_erf_lanes(f32 x);
 CI_LANES ci_f32x16 ci_erf_16(ci_f32x16 x) __asm__("_ZGVeN16v_ci_erf_lanes");
 CI_LANES ci_f32x8 ci_erf_8(ci_f32x8 x) __asm__("_ZGVdN8v_ci_erf_lanes");
+CI_LANES ci_f32x8 ci_erf_8_avx(ci_f32x8 x) __asm__("_ZGVcN8v_ci_erf_lanes");
+CI_LANES ci_f32x4 ci_erf_4(ci_f32x4 x) __asm__("_ZGVbN4v_ci_erf_lanes");
 CI_LANES f32 ci_erf_1(f32 x) __asm__("ci_erf_lanes");
 ci_f32x16 ci_erf_16(ci_f32x16 x) { return ci_erf_pieces(x); }
 ci_f32x8 ci_erf_8(ci_f32x8 x) {
+  ci_f32x16 wide = {};
+  __builtin_memcpy(&wide, &x, sizeof x);
+  wide = ci_erf_pieces(wide);
+  __builtin_memcpy(&x, &wide, sizeof x);
+  return x;
+}
+ci_f32x8 ci_erf_8_avx(ci_f32x8 x) { return ci_erf_8(x); }
+ci_f32x4 ci_erf_4(ci_f32x4 x) {
   ci_f32x16 wide = {};
   __builtin_memcpy(&wide, &x, sizeof x);
   wide = ci_erf_pieces(wide);
