@@ -181,6 +181,31 @@ def test_a_graph_with_depthwise_convolutions_is_laid_out_channels_last_on_a_cpu(
     )
 
 
+def test_filters_larger_than_their_images_are_not_turned_at_every_call():
+    x, depthwise, dense, pointwise = (
+        torch.randn(1, 16, 4, 4),
+        torch.randn(16, 1, 3, 3),
+        torch.randn(32, 16, 3, 3),
+        torch.randn(64, 32, 1, 1),
+    )
+
+    def function(call, x, first, second, third):
+        each = ([1, 1], [1, 1], [1, 1], False, [0, 0], 16)
+        hidden = call(aten.relu.default, call(aten.convolution.default, x, first, None, *each))
+        hidden = call(aten.convolution.default, hidden, second, None, *WHOLE)
+        point = ([1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+        return [call(aten.convolution.default, hidden, third, None, *point)]
+
+    program = planned_for_the_cpu(function, x, depthwise, dense, pointwise)
+    calls = [step for step in program.schedule.steps if isinstance(step, OperatorCall)]
+    # windows of 3 x 3 over 4 x 4 images: the images are copied, not the filters; of 1 x 1: there is nothing to turn
+    assert [is_channels_last(call.args[0]) for call in calls] == [True, False, True]
+    (result,) = run_program(program, [x, depthwise, dense, pointwise])
+    hidden = torch.relu(torch.conv2d(x, depthwise, padding=1, groups=16))
+    expected = torch.conv2d(torch.conv2d(hidden, dense, padding=1), pointwise)
+    torch.testing.assert_close(result, expected, atol=1e-3, rtol=1e-4)
+
+
 def test_other_convolutions_on_a_cpu_keep_the_callers_layout():
     x, weight = torch.randn(2, 4, 8, 8), torch.randn(4, 4, 3, 3)
     program = planned_for_the_cpu(two_convolutions, x, weight, weight)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from inductor.ir.index import contiguous_stride
+from inductor.analysis.cost import smallest
+from inductor.ir.index import contiguous_stride, product
 from inductor.lowering.builder import TensorFact
 from inductor.lowering.layouts import channels_last, in_layout, wants_channels_last
 from inductor.lowering.pointwise import elementwise
@@ -24,12 +25,26 @@ del VENDOR[aten.convolution_backward.default]
 
 
 def _laid_out(builder: Builder, *images: Value) -> tuple[Value, ...]:
-    """The images channels last; the filters, which come last, only for a GPU: the CPU's library turns them itself."""
+    """The images channels last; the filters, which come last, only for a GPU: the CPU's library turns them itself.
+
+    Where it would turn more than the images are, at every call, these are row-major there, and so is the result.
+    """
     *data, weight = images
+    if _turns_much(builder, *images):
+        return (*(in_layout(builder, i, contiguous_stride(i.shape)) for i in data), weight)
     turned = [in_layout(builder, image, channels_last(image.shape)) for image in data]
     if builder.on_gpu(weight.device):
         weight = in_layout(builder, weight, channels_last(weight.shape))
     return (*turned, weight)
+
+
+def _turns_much(builder: Builder, *images: Value) -> bool:
+    """Whether the filters, which the CPU's library keeps row-major, are more than the images before them."""
+    *data, weight = images
+    if builder.on_gpu(weight.device) or all(extent == 1 for extent in weight.shape[2:]):
+        return False
+    read = sum(smallest(product(image.shape)) for image in data)
+    return smallest(product(weight.shape)) > read
 
 
 @lowers(aten.convolution.default)
@@ -42,8 +57,10 @@ def convolution(builder: Builder, x: Value, weight: Value, bias: Value | None, *
     fact = builder.fact
     assert isinstance(fact, TensorFact)
     if wants_channels_last(builder, fact):
+        turned = not _turns_much(builder, x, weight)
         x, weight = _laid_out(builder, x, weight)
-        fact = builder.fact = replace(fact, stride=channels_last(fact.shape))
+        if turned:
+            fact = builder.fact = replace(fact, stride=channels_last(fact.shape))
     inside = None if builder.on_gpu(fact.device) else bias
     result = builder.call(
         "vendor", aten.convolution.default, (x, weight, inside, *rest), {}, _REASON
@@ -71,10 +88,11 @@ def convolution_backward(builder: Builder, grad: Value, x: Value, weight: Value,
     *settings, mask = rest
     on_gpu = builder.on_gpu(grad_fact.device)
     if wants_channels_last(builder, grad_fact):
+        turned = not _turns_much(builder, grad, x, weight)
         grad, x, weight = _laid_out(builder, grad, x, weight)
         for number in range(2):
             fact = facts[number]
-            if isinstance(fact, TensorFact):
+            if isinstance(fact, TensorFact) and turned:
                 facts[number] = replace(fact, stride=channels_last(fact.shape))
     bias_grad = None
     if on_gpu and mask[2] and isinstance(facts[2], TensorFact):
