@@ -31,6 +31,30 @@ def test_native_kernels_compute_the_same(traced):
     torch.testing.assert_close(compiled([X])[0], F.layer_norm(F.gelu(X), (8,)).sum(0))
 
 
+@pytest.mark.cxx
+def test_kernels_write_over_what_the_library_made(traced):
+    """A product of two dimensions over which an image of three is written, and a result that is such a product."""
+    x, w, v = torch.randn(2, 40, 64), torch.randn(64, 96) * 0.1, torch.randn(96, 64) * 0.1
+    image, filters = torch.randn(2, 8, 24, 24), torch.randn(8, 8, 3, 3)
+
+    def function(x, w, v, image, filters):
+        hidden = F.gelu((x.reshape(80, 64) @ w).reshape(2, 40, 96))
+        low = torch.relu((hidden.reshape(80, 96) @ v).reshape(2, 40, 64) + x)
+        kept = torch.conv2d(image, filters, padding=1)
+        return low.sum(1), (low.reshape(80, 64) @ w).tanh(), kept, torch.relu(kept), kept.flip(0)
+
+    inputs = [x, w, v, image, filters]
+    before = [tensor.clone() for tensor in inputs]
+    compiled = compile_fx(traced(function, *inputs), options=InductorOptions(strict=True))
+    for _ in range(2):
+        results = compiled(list(inputs))
+        for ours, theirs in zip(results, function(*before), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+            assert ours.stride() == theirs.stride()
+        assert len({result.data_ptr() for result in results}) == len(results)
+    assert all(map(torch.equal, inputs, before))
+
+
 def test_stages_are_shown_to_an_observer(traced):
     seen = {}
     compile_fx(traced(lambda x: x + 1, X), options=INTERPRETED, observer=seen.__setitem__)

@@ -132,7 +132,7 @@ def test_scatters_stay_alone(compare):
 def test_memory_of_dead_values_is_used_again(compare):
     def chain(x, y):
         for _ in range(6):
-            x = (x @ y).sin().exp()
+            x = (x @ y).flip(0).exp()
         return x
 
     program = compare(chain, SQUARE * 0.01, SQUARE * 0.01, tolerance=1e-4)
@@ -142,6 +142,22 @@ def test_memory_of_dead_values_is_used_again(compare):
     assert any(program.memory.release)
 
 
+def test_large_values_live_no_longer_than_they_are_needed(compare):
+    def chain(x, y):
+        for _ in range(6):
+            x = (x @ y).flip(0).exp()
+        return x
+
+    large = torch.randn(64, 64) * 0.01
+    program = compare(chain, large, large, tolerance=1e-4)
+    assert program.memory.arena_bytes == 0
+    made = [name for names in program.memory.allocate for name in names]
+    assert len(made) == 6
+    released = {name for names in program.memory.release for name in names}
+    assert {*made[:-1]} <= released
+    assert made[-1] not in released
+
+
 def test_a_kernel_writes_over_what_it_reads_last(compare):
     def blocks(x, y):
         middle = (x @ y).sin()
@@ -149,9 +165,19 @@ def test_a_kernel_writes_over_what_it_reads_last(compare):
 
     program = compare(blocks, SQUARE * 0.1, SQUARE * 0.1, tolerance=1e-4)
     pairs = [pair for kernel in kernels(program) for pair in kernel.reuses]
-    assert len(pairs) == 1
-    (new, old) = pairs[0]
-    assert program.memory.places[new] == program.memory.places[old]
+    assert len(pairs) == 2
+    assert all(program.memory.places[new].of == old for new, old in pairs)
+    assert program.memory.arena_bytes == 0
+
+
+def test_what_the_library_may_hold_or_the_caller_gets_is_not_written_over(compare):
+    def kept(x, y):
+        product = x @ y
+        order = torch.sort(product.flip(0), -1).values
+        return product, product.exp(), order.sin()
+
+    program = compare(kept, SQUARE * 0.1, SQUARE * 0.1, tolerance=1e-4)
+    assert not any(kernel.reuses for kernel in kernels(program))
 
 
 def test_nothing_is_written_over_while_a_later_sweep_reads_it(compare):

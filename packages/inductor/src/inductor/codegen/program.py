@@ -258,6 +258,7 @@ class _Encoder:
             if isinstance(step, Kernel) and _can_refuse(built[step.name])
         ]
         self._own: set[str] = set()
+        self._bent: set[str] = set()  # in a tensor that has another geometry than they
         self._symbols: list[tuple[int, str]] = []  # where in the code which kernel's address stands
         self._read = program.read_buffers
         self._device = program_device(program)
@@ -351,25 +352,24 @@ class _Encoder:
             if argument.access == "read" or name in self._own:
                 continue
             place = places[name]
-            if place.kind == "reuse" and self._share(name, place.of):
+            if place.kind == "reuse":
                 self._own.add(name)
-            elif place.kind in {"output", "reuse", "operator"} or name in outputs:
+                self._share(name, place.of)
+            elif place.kind in {"output", "operator"} or name in outputs:
                 self._own.add(name)
                 self._code += [Opcode.ALLOCATE, *self._output(name)]
 
-    def _share(self, name: str, source: str | None) -> bool:
-        """Take over the memory of `source` when it can be seen as this buffer."""
+    def _share(self, name: str, source: str | None) -> None:
+        """Take over the memory of `source`, which its kernel reads for the last time."""
         assert source is not None
         buffers, places = self._program.graph.buffers, self._program.memory.places
-        ours, theirs = buffers[name], buffers[source]
-        root = places[source]
-        while root.kind == "reuse" and root.of is not None:
-            root = places[root.of]
-        same = (ours.shape, ours.stride, ours.dtype) == (theirs.shape, theirs.stride, theirs.dtype)
-        if root.kind in {"input", "constant"} or not (root.kind == "arena" or same):
-            return False
+        root = source
+        while (older := places[root].of) is not None:
+            root = older
+        ours, theirs = buffers[name], buffers[root]
+        if (ours.shape, ours.stride) != (theirs.shape, theirs.stride):
+            self._bent.add(name)
         self._code += [Opcode.SHARE, self._slots[name], self._slots[source]]
-        return True
 
     def _release(self, number: int) -> None:
         last = self._fallible[-1] if self._fallible else -1
@@ -407,7 +407,7 @@ class _Encoder:
     def _view(self, view: View) -> list[int]:
         """Words: slot, whole, dtype, item size, rank, offset, sizes, strides."""
         buffer = self._program.graph.buffers[view.buffer]
-        whole = view == buffer.view
+        whole = view == buffer.view and view.buffer not in self._bent
         words = [
             self._slots[view.buffer],
             int(whole),

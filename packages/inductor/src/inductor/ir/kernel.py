@@ -128,10 +128,10 @@ Step = Kernel | OperatorCall
 class Place:
     """Where a buffer lives.
 
-    "input"/"constant": given. "output": a tensor of its own, allocated at the call. "arena":
-    `offset` bytes into the call's arena. "operator": the tensor that an operator call returns, kept
-    alive until its last use. "reuse": the storage of buffer `of`, whose last reader is the writer
-    of this one (element by element, so writing in place is right).
+    "input"/"constant": given. "output": a tensor of its own, allocated by the kernel that writes it
+    first. "arena": `offset` bytes into the call's arena. "operator": the tensor that an operator call
+    returns. "reuse": the storage of buffer `of`, whose last reader is the writer of this one (element
+    by element, so writing in place is right). All but the arena's live until their last use.
     """
 
     kind: Literal["input", "constant", "output", "arena", "operator", "reuse"]
@@ -144,8 +144,8 @@ class MemoryPlan:
     """Places of all buffers, size of the arena in bytes, and after which step a buffer is dead.
 
     `release[k]` names the buffers whose last use is step k: inputs (drop the reference so that the
-    caller's memory is free) and operator results. `allocate[k]` names outputs first written by step
-    k.
+    caller's memory is free) and tensors of their own that don't leave the graph. `allocate[k]` names
+    the "output" ones first written by step k.
     """
 
     places: Mapping[str, Place]

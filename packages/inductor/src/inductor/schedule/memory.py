@@ -1,13 +1,14 @@
 """Where each buffer lives: arena offsets by lifetime, in-place reuse, what is released when.
 
-Buffers that leave the graph are tensors of their own; everything else lies in one arena, placed
-largest first at the lowest offset that is free during its whole life. A kernel may write over what
-it reads last, element by element.
+Buffers that leave the graph, and large ones on a CPU, are tensors of their own, which live no longer than they are
+needed; everything else lies in one arena, which lives as long as the call, placed largest first at the lowest offset
+that is free during its whole life. A kernel may write over what it reads last, element by element: also over what a
+product, a convolution or attention made.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,58 +21,125 @@ from primtorch.symbolic import maximum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from collections.abc import Set as AbstractSet
 
     from inductor.ir.kernel import Step
     from inductor.ir.nodes import Buffer, Graph, LoopBody
     from inductor.ir.operations import Size
 
 ALIGNMENT = 64
+LARGE = 1 << 14
+"""Bytes from which a buffer on a CPU is a tensor of its own: allocating it costs less than a tenth of writing it."""
+
+aten = torch.ops.aten
+_FRESH = frozenset(
+    {
+        aten.mm.default,
+        aten.bmm.default,
+        aten.addmm.default,
+        aten.baddbmm.default,
+        aten.convolution.default,
+        aten.convolution_backward.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+    }
+)
+"""Operators whose results nobody else holds: a later kernel may write over them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Owners:
+    """Who makes the buffers of a program, and which of them may give their memory on.
+
+    Fields:
+        arena, own: intermediate results of kernels: small ones, and those that are tensors of their own.
+        outputs: results of kernels that leave the graph.
+        fresh: results of operators that may be written over, unless they leave the graph.
+        fixed: the places of everything that is not in `arena`.
+    """
+
+    arena: tuple[str, ...]
+    own: frozenset[str]
+    outputs: frozenset[str]
+    fresh: frozenset[str]
+    fixed: Mapping[str, Place]
 
 
 def plan_memory(graph: Graph, steps: Sequence[Step]) -> MemoryPlan:
     """Places, arena size, allocations and releases by step."""
     first, last = _lifetimes(graph, steps)
-    outputs = {value.buffer for value in graph.outputs if isinstance(value, View)}
+    owners = _owners(graph, steps, first)
+    heir_of = _heirs(owners, graph.buffers, steps, first, last)
+    places = dict(owners.fixed)
+    roots = {name: _root(name, heir_of) for name in (*owners.arena, *heir_of)}
+    for name, old in heir_of.items():
+        if roots[name] not in owners.arena:
+            places[name] = Place("reuse", of=old)
+    inside = [name for name in owners.arena if roots[name] in owners.arena]
+    end = dict(last)
+    for name in inside:
+        end[roots[name]] = max(end[roots[name]], last[name])
+    alone = [name for name in inside if name not in heir_of]
+    offsets, total = _pack(alone, graph.buffers, first, end)
+    for name in inside:
+        places[name] = Place("arena", offsets[roots[name]])
+    leaving = {value.buffer for value in graph.outputs if isinstance(value, View)}
+    allocate: list[list[str]] = [[] for _ in steps]
+    release: list[list[str]] = [[] for _ in steps]
+    for name, place in places.items():
+        if place.kind == "output":
+            allocate[first[name]].append(name)
+        if place.kind not in {"arena", "constant"} and name not in leaving and name in last:
+            release[last[name]].append(name)
+    return MemoryPlan(places, total, tuple(map(tuple, allocate)), tuple(map(tuple, release)))
+
+
+def _owners(graph: Graph, steps: Sequence[Step], first: Mapping[str, int]) -> _Owners:
+    leaving = {value.buffer for value in graph.outputs if isinstance(value, View)}
     inputs = {entry.name for entry in graph.inputs if entry.kind == "tensor"}
-    operator_results = {
-        name for step in steps if isinstance(step, OperatorCall) for name in step.writes
+    made_by = {
+        name: step.operator
+        for step in steps
+        if isinstance(step, OperatorCall)
+        for name in step.writes
     }
+    main = _main_device(graph, steps)
     places: dict[str, Place] = {}
     arena: list[str] = []
-    main = _main_device(graph, steps)
-    for name in graph.buffers:
+    own: set[str] = set()
+    for name, buffer in graph.buffers.items():
         if name in inputs:
             places[name] = Place("input")
         elif name in graph.constants:
             places[name] = Place("constant")
         elif name not in first:
             continue
-        elif name in operator_results:
+        elif name in made_by:
             places[name] = Place("operator")
-        elif name in outputs or graph.buffers[name].device != main:
+        elif name in leaving or buffer.device != main:
             places[name] = Place("output")
+        elif main.type == "cpu" and _is_large(buffer):
+            places[name] = Place("output")
+            own.add(name)
         else:
             arena.append(name)
-    heir_of = _heirs(set(arena), graph.buffers, steps, first, last)
-    owners = [name for name in arena if name not in heir_of]
-    end = dict(last)
-    for name in sorted(heir_of, key=first.__getitem__, reverse=True):
-        end[heir_of[name]] = max(end[heir_of[name]], end[name])
-    offsets, total = _pack(owners, graph.buffers, first, end)
-    for name in arena:
-        owner = name
-        while owner in heir_of:
-            owner = heir_of[owner]
-        places[name] = Place("arena", offsets[owner])
-    allocate: list[list[str]] = [[] for _ in steps]
-    release: list[list[str]] = [[] for _ in steps]
-    for name, place in places.items():
-        if place.kind == "output":
-            allocate[first[name]].append(name)
-        if place.kind in ("input", "operator") and name not in outputs and name in last:
-            release[last[name]].append(name)
-    return MemoryPlan(places, total, tuple(map(tuple, allocate)), tuple(map(tuple, release)))
+    return _Owners(
+        tuple(arena),
+        frozenset(own),
+        frozenset(name for name in leaving if name in places and places[name].kind == "output"),
+        frozenset(name for name, op in made_by.items() if op in _FRESH and name not in leaving),
+        places,
+    )
+
+
+def _is_large(buffer: Buffer) -> bool:
+    """Whether a buffer takes `LARGE` bytes, or as many as only the call tells."""
+    size = buffer_size(buffer)
+    return is_expression(size) or smallest(size) >= LARGE
+
+
+def _root(name: str, heir_of: Mapping[str, str]) -> str:
+    while name in heir_of:
+        name = heir_of[name]
+    return name
 
 
 def _main_device(graph: Graph, steps: Sequence[Step]) -> torch.device:
@@ -82,7 +150,7 @@ def _main_device(graph: Graph, steps: Sequence[Step]) -> torch.device:
 
 
 def _heirs(
-    arena: AbstractSet[str],
+    owners: _Owners,
     buffers: Mapping[str, Buffer],
     steps: Sequence[Step],
     first: Mapping[str, int],
@@ -90,24 +158,40 @@ def _heirs(
 ) -> dict[str, str]:
     """Buffers that take over the memory of another one, which their kernel reads for the last time."""
     heirs: dict[str, str] = {}
+    givers = owners.own | owners.fresh | {*owners.arena}
+    takers = owners.own | owners.outputs | {*owners.arena}
     for number, step in enumerate(steps):
         if not isinstance(step, Kernel):
             continue
         dying = [
             name
-            for name in sorted(step.body.reads & arena)
+            for name in sorted(step.body.reads & givers)
             if last[name] == number and first[name] != number
         ]
-        born = [name for name in sorted(step.body.writes & arena) if first[name] == number]
+        born = [name for name in sorted(step.body.writes & takers) if first[name] == number]
         for name in born:
             for old in dying:
-                if buffer_size(buffers[name]) != buffer_size(buffers[old]):
-                    continue
-                if may_overwrite(step.body, old, name, buffers):
+                root = _root(old, heirs)
+                fits = _fits(name, root, owners, buffers) and _fits(name, old, owners, buffers)
+                if fits and may_overwrite(step.body, old, name, buffers):
                     heirs[name] = old
                     dying.remove(old)
                     break
     return heirs
+
+
+def _fits(name: str, old: str, owners: _Owners, buffers: Mapping[str, Buffer]) -> bool:
+    """Whether the memory of `old` is right for `name`: a tensor of its own has no byte to spare, and one type."""
+    ours, theirs = buffers[name], buffers[old]
+    if name in owners.outputs:
+        geometry = (ours.shape, ours.stride, ours.dtype, ours.device)
+        return old not in owners.arena and geometry == (
+            theirs.shape, theirs.stride, theirs.dtype, theirs.device,
+        )  # fmt: skip
+    if old in owners.arena:
+        return buffer_size(ours) == buffer_size(theirs)
+    lengths = [storage_length(buffer.shape, buffer.stride) for buffer in (ours, theirs)]
+    return lengths[0] == lengths[1] and ours.dtype == theirs.dtype and ours.device == theirs.device
 
 
 def may_overwrite(body: LoopBody, old: str, new: str, buffers: Mapping[str, Buffer]) -> bool:
@@ -132,22 +216,15 @@ def with_reuses(step: Step, plan: MemoryPlan) -> Step:
     """A kernel that knows which of its arguments share memory."""
     if not isinstance(step, Kernel):
         return step
-    placed = {
-        argument.buffer: plan.places[argument.buffer].offset
-        for argument in step.arguments
-        if plan.places[argument.buffer].kind == "arena"
-    }
-    reads = {
-        placed[a.buffer]: a.buffer
-        for a in step.arguments
-        if a.access == "read" and a.buffer in placed
-    }
-    pairs = tuple(
-        (argument.buffer, reads[placed[argument.buffer]])
-        for argument in step.arguments
-        if argument.access == "write" and placed.get(argument.buffer) in reads
-    )
-    return replace(step, reuses=pairs) if pairs else step
+    read = [argument.buffer for argument in step.arguments if argument.access == "read"]
+    inside = {plan.places[n].offset: n for n in read if plan.places[n].kind == "arena"}
+    pairs: list[tuple[str, str]] = []
+    for argument in step.arguments:
+        place = plan.places[argument.buffer]
+        old = inside.get(place.offset) if place.kind == "arena" else place.of
+        if argument.access == "write" and old in read and old is not None:
+            pairs.append((argument.buffer, old))
+    return replace(step, reuses=tuple(pairs)) if pairs else step
 
 
 def _lifetimes(graph: Graph, steps: Sequence[Step]) -> tuple[dict[str, int], dict[str, int]]:
