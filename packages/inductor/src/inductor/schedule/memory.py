@@ -17,6 +17,7 @@ from inductor.analysis.cost import smallest
 from inductor.ir.index import is_expression, storage_length
 from inductor.ir.kernel import Kernel, MemoryPlan, Place
 from inductor.ir.nodes import OperatorCall, View
+from inductor.lowering.linear import LINEAR
 from primtorch.symbolic import maximum
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ _FRESH = frozenset(
         aten.convolution.default,
         aten.convolution_backward.default,
         aten._scaled_dot_product_flash_attention_for_cpu.default,
+        LINEAR,
     }
 )
 """Operators whose results nobody else holds: a later kernel may write over them."""
