@@ -3,8 +3,8 @@
 In: a sequence with time first, the first states, the layer's weights. Out: the states of all steps, the last ones,
 and a workspace that only the operator's own backward understands. An LSTM is the library's fused layer; the others (a
 GRU, a plain recurrent network, an LSTM with a projection) run step by step, their products with the input and their
-weights' gradients as one product over all steps. Invariant: the workspace's promised shape is (0,); at run time its size
-is the kernel's own business, and without `keep` it is empty.
+weights' gradients as one product over all steps. Invariant: the workspace's promised shape is (0,); at run time its
+size is the kernel's own business, and without `keep` it is empty.
 """
 
 from __future__ import annotations
