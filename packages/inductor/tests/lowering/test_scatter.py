@@ -58,3 +58,21 @@ def test_a_factor_of_what_is_added(compare):
 def test_ldexp_is_eagers(compare):
     x, n = torch.tensor([1.5, -3.0, 0.0, float("inf")]), torch.tensor([-3, 4, 7, 1])
     assert_no_call(compare(torch.ldexp, x, n))
+
+
+@pytest.mark.parametrize("include_self", [True, False])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "prod", "amax", "amin"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.uint8], ids=str)
+def test_reductions_at_indices(compare, dtype, reduce, include_self):
+    x, y = torch.arange(20).reshape(5, 4).to(dtype), torch.arange(12).reshape(3, 4).to(dtype)
+    i = torch.tensor([[1, 1, 3, 0], [1, 4, 3, 0], [0, 1, 3, 0]])
+    assert_no_call(
+        compare(
+            lambda x, i, y: torch.scatter_reduce(x, 0, i, y, reduce, include_self=include_self),
+            x, i, y,
+        )
+    )  # fmt: skip
+
+
+def test_a_number_is_reduced_as_a_vector_of_one(compare):
+    assert_no_call(compare(lambda x, i, y: torch.scatter_reduce(x, 0, i, y, "amax"), S, I0, S * 2))

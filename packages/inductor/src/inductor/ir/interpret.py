@@ -183,8 +183,11 @@ class Interpreter:
         storage = self._storages[buffer]
         if mode == "add":
             storage.index_put_((where,), narrowed, accumulate=True)
-        else:
+        elif mode == "set":
             storage[where] = narrowed
+        else:
+            reduction = {"mul": "prod", "max": "amax", "min": "amin"}[mode]
+            storage.scatter_reduce_(0, where, narrowed, reduction)
         return value
 
     def accumulate(

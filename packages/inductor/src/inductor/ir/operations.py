@@ -61,7 +61,7 @@ ReductionKind = Literal[
     "welford_combine",
 ]
 ScanKind = Literal["sum", "prod", "max", "min", "logaddexp"]
-StoreMode = Literal["set", "add"]
+StoreMode = Literal["set", "add", "mul", "max", "min"]
 BoundsError = Literal["IndexError", "RuntimeError"]
 
 
@@ -222,6 +222,13 @@ OPERATIONS: dict[str, Signature] = {
 """Every operation; `docs/loop_ir.md` states the meaning of each."""
 
 EFFECTS = frozenset({"store", "accumulate"})
+
+
+def combines(operation: Operation) -> bool:
+    """Whether a store reads what is there: points may meet in one element, and their order may matter."""
+    return operation.name == "store" and operation.attribute != "set"
+
+
 """Operations that are kept although nobody reads their value."""
 
 T = TypeVar("T")
@@ -270,7 +277,7 @@ class ScalarOps(Protocol[T]):
         indirects: tuple[T, ...],
         mask: T | None,
     ) -> T:
-        """Write (or atomically add) `value`, narrowed to storage type `dtype`."""
+        """Write `value` (or combine it with what is there, indivisibly), narrowed to storage type `dtype`."""
         ...
 
     def accumulate(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 
@@ -381,7 +381,7 @@ class Recorder:
                 assert operation.buffer is not None
                 assert index is not None
                 value = values[operation.operands[0]]
-                mode: StoreMode = "add" if operation.attribute == "add" else "set"
+                mode = cast("StoreMode", operation.attribute)
                 self.store(operation.buffer, index, value, operation.dtype, mode)
                 return value
             case "indirect":

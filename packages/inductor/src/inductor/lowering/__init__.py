@@ -11,6 +11,7 @@ from inductor.lowering import (
     pointwise,
     pooling,
     reduction,
+    scatter_reductions,
     views,
 )
 from inductor.lowering import vendor as vendor_operators
@@ -30,6 +31,7 @@ FAMILIES = (
     pooling,
     product,
     reduction,
+    scatter_reductions,
     vendor_operators,
     views,
 )

@@ -98,7 +98,7 @@ def _gathered(
     )
 
 
-def _vector(x: Value) -> Value:
+def vector(x: Value) -> Value:
     """A tensor without dimensions as one of a single element, which is how eager indexes it."""
     if x.shape:
         return x
@@ -107,8 +107,8 @@ def _vector(x: Value) -> Value:
     return Value((1,), x.dtype, x.device, view, function, x.operations, x.loads)
 
 
-def _like(x: Value, result: Value) -> Value:
-    """A result for `_vector(x)` as one for `x`."""
+def like(x: Value, result: Value) -> Value:
+    """A result for `vector(x)` as one for `x`."""
     if x.shape or result.view is None:
         return result
     return Value((), result.dtype, result.device, replace(result.view, shape=(), stride=()))
@@ -188,7 +188,7 @@ def index(builder: Builder, x: Value, indices: Sequence[Value | None]) -> Value:
 @lowers(aten.index_select.default)
 def index_select(builder: Builder, x: Value, dim: int, indices: Value) -> Value:
     """Chosen places of one dimension."""
-    x = _vector(x)
+    x = vector(x)
     axis = dim % len(x.shape)
     _require_elements(x, (axis,))
     _require_elements(x, range(len(x.shape)))  # of an empty result, too, the indices are checked
@@ -210,7 +210,7 @@ def gather(
     builder: Builder, x: Value, dim: int, indices: Value, *, sparse_grad: bool = False
 ) -> Value:
     """`x` with one coordinate replaced by an index."""
-    x, indices = _vector(x), _vector(indices)
+    x, indices = vector(x), vector(indices)
     axis = dim % len(x.shape)
     _require_elements(x, (axis,))
     source = _stored_source(builder, x)
@@ -230,7 +230,7 @@ def _result(builder: Builder, x: Value) -> Buffer:
     return builder.copy(x, None)
 
 
-def _scattered(
+def scattered(
     builder: Builder,
     x: Value,
     shape: Sequence[Size],
@@ -238,49 +238,49 @@ def _scattered(
     source: Callable[[Recorder, Coordinates], Scalar],
     mode: StoreMode,
 ) -> Value:
-    if mode == "add" and x.dtype == torch.bool:
-        raise UnsupportedOperationError("scatter", "adding truth values")
-    if mode == "add" and x.dtype.itemsize < 4:
-        return _added_wide(builder, x, shape, place, source)
+    """A copy of `x` with, for each point of `shape`, `source` written at (or combined with) its place."""
+    if mode != "set" and x.dtype == torch.bool:
+        raise UnsupportedOperationError("scatter", "combining truth values")
+    exact = mode == "set" or (mode in {"max", "min"} and not builder.on_gpu(x.device))
+    if not exact and x.dtype.itemsize < 4:
+        return _combined_wide(builder, x, shape, place, source, mode)
     target = _result(builder, x)
     if not any(isinstance(extent, int) and extent == 0 for extent in shape):
         builder.scatter(target, shape, place, source, mode)
     return builder.stored(target)
 
 
-def _added_wide(
+def _combined_wide(
     builder: Builder,
     x: Value,
     shape: Sequence[Size],
     place: Callable[[Recorder, Coordinates], Coordinates],
     source: Callable[[Recorder, Coordinates], Scalar],
+    mode: StoreMode,
 ) -> Value:
-    """Additions to elements of 8 or 16 bits: made in 32, so that each result is rounded (or wrapped) once."""
+    """What combines elements of 8 or 16 bits does so in 32: each result is rounded (or wrapped) once."""
     wide = torch.float32 if x.dtype.is_floating_point else torch.int32
-
-    def widened(recorder: Recorder, coordinates: Coordinates) -> Scalar:
-        return recorder.to_dtype(x.load(recorder, coordinates), wide)
-
-    operations, loads = cost((x,))
-    before = builder.pointwise(
-        widened, shape=x.shape, dtype=wide, device=x.device, operations=operations, loads=loads
+    before = converted(builder, x, lambda recorder, scalar: recorder.to_dtype(scalar, wide), wide)
+    result = scattered(builder, before, shape, place, source, mode)
+    return converted(
+        builder, result, lambda recorder, scalar: recorder.to_dtype(scalar, x.dtype), x.dtype
     )
-    sums = _scattered(builder, before, shape, place, source, "add")
 
-    def narrowed(recorder: Recorder, coordinates: Coordinates) -> Scalar:
-        return recorder.to_dtype(sums.load(recorder, coordinates), x.dtype)
 
-    after = builder.pointwise(
-        narrowed,
+def converted(
+    builder: Builder, x: Value, convert: Callable[[Recorder, Scalar], Scalar], dtype: torch.dtype
+) -> Value:
+    """`x` with a function applied to each element, laid out alike."""
+    operations, loads = cost((x,))
+    return builder.pointwise(
+        lambda recorder, place: convert(recorder, x.load(recorder, place)),
         shape=x.shape,
-        dtype=x.dtype,
+        dtype=dtype,
         device=x.device,
-        operations=1,
-        loads=1,
+        operations=operations + 1,
+        loads=loads,
         stride=x.stride,
     )
-    builder.realize(after)
-    return after
 
 
 @lowers(aten.index_put.default, aten._unsafe_index_put.default)
@@ -300,7 +300,7 @@ def index_put(
     for operand in (values, *(index for index in indices if index is not None)):
         if not operand.stored and operand.operations > 8:
             builder.realize(operand)
-    return _scattered(builder, x, shape, coordinates, source, "add" if accumulate else "set")
+    return scattered(builder, x, shape, coordinates, source, "add" if accumulate else "set")
 
 
 def _one_value_by_mask(
@@ -326,7 +326,8 @@ def _one_value_by_mask(
     return _gathered(builder, load, (x, mask, values), builder.fact.stride)
 
 
-def _one_axis(x: Value, dim: int, indices: Value) -> tuple[int, Any]:
+def one_axis(x: Value, dim: int, indices: Value) -> tuple[int, Any]:
+    """(the axis, how coordinates of `indices` become coordinates of `x`)."""
     axis = dim % len(x.shape)
     _require_elements(x, (axis,))
 
@@ -341,26 +342,26 @@ def _one_axis(x: Value, dim: int, indices: Value) -> tuple[int, Any]:
 @lowers(aten.scatter.src)
 def scatter_source(builder: Builder, x: Value, dim: int, indices: Value, source: Value) -> Value:
     """`x` with elements of `source` written at indices along one dimension."""
-    target, indices, source = _vector(x), _vector(indices), _vector(source)
-    _, place = _one_axis(target, dim, indices)
-    return _like(x, _scattered(builder, target, indices.shape, place, source.load, "set"))
+    target, indices, source = vector(x), vector(indices), vector(source)
+    _, place = one_axis(target, dim, indices)
+    return like(x, scattered(builder, target, indices.shape, place, source.load, "set"))
 
 
 @lowers(aten.scatter.value)
 def scatter_value(builder: Builder, x: Value, dim: int, indices: Value, value: Operand) -> Value:
     """`x` with a number written at indices along one dimension."""
-    target, indices = _vector(x), _vector(indices)
-    _, place = _one_axis(target, dim, indices)
+    target, indices = vector(x), vector(indices)
+    _, place = one_axis(target, dim, indices)
     source = reader(value, indices.shape)
-    return _like(x, _scattered(builder, target, indices.shape, place, source, "set"))
+    return like(x, scattered(builder, target, indices.shape, place, source, "set"))
 
 
 @lowers(aten.scatter_add.default)
 def scatter_add(builder: Builder, x: Value, dim: int, indices: Value, source: Value) -> Value:
     """`x` with elements of `source` added at indices along one dimension."""
-    target, indices, source = _vector(x), _vector(indices), _vector(source)
-    _, place = _one_axis(target, dim, indices)
-    return _like(x, _scattered(builder, target, indices.shape, place, source.load, "add"))
+    target, indices, source = vector(x), vector(indices), vector(source)
+    _, place = one_axis(target, dim, indices)
+    return like(x, scattered(builder, target, indices.shape, place, source.load, "add"))
 
 
 def _slices(
@@ -373,8 +374,8 @@ def _slices(
     factor: complex = 1,
 ) -> Value:
     """`x` with slices along one dimension written or added at a vector of indices, none negative."""
-    whole, x = x, _vector(x)
-    indices, source = _vector(indices), _vector(source)
+    whole, x = x, vector(x)
+    indices, source = vector(indices), vector(source)
     if len(source.shape) != len(x.shape):
         raise UnsupportedOperationError("index_add", "of a source without dimensions")
     axis = dim % len(x.shape)
@@ -394,7 +395,7 @@ def _slices(
             return scalar
         return recorder.op("mul", scalar, recorder.constant(factor, scalar.dtype))
 
-    return _like(whole, _scattered(builder, x, source.shape, place, scaled, mode))
+    return like(whole, scattered(builder, x, source.shape, place, scaled, mode))
 
 
 @lowers(aten.index_add.default)
@@ -411,20 +412,3 @@ def index_add(
 def index_copy(builder: Builder, x: Value, dim: int, indices: Value, source: Value) -> Value:
     """`x` with slices of `source` written at indices along one dimension."""
     return _slices(builder, x, dim, indices, source, "set")
-
-
-@lowers(aten.scatter_reduce.two)
-def scatter_reduce(
-    builder: Builder,
-    x: Value,
-    dim: int,
-    indices: Value,
-    source: Value,
-    reduce: str,
-    *,
-    include_self: bool = True,
-) -> Value:
-    """Sums at indices along one dimension; other reductions are called."""
-    if reduce != "sum" or not include_self:
-        raise UnsupportedOperationError("scatter_reduce", f"{reduce} has no store of its own")
-    return scatter_add(builder, x, dim, indices, source)

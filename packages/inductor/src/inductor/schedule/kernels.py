@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from inductor.ir.kernel import Kernel, KernelArgument
 from inductor.ir.nodes import Buffer
-from inductor.ir.operations import EFFECTS, Indirect
+from inductor.ir.operations import EFFECTS, Indirect, combines
 from inductor.schedule.decide import decide
 from primtorch.symbolic import Symbol, free_symbols
 
@@ -64,7 +64,7 @@ def _arguments(
         order[buffer] = None
         if operation.name in EFFECTS:
             written.add(buffer)
-            if operation.attribute == "add":
+            if combines(operation):
                 loaded.add(buffer)
         else:
             loaded.add(buffer)

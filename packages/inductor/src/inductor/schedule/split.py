@@ -22,6 +22,7 @@ from inductor.ir.index import (
 )
 from inductor.ir.kernel import Kernel
 from inductor.ir.nodes import Buffer, LoopBody, Stage
+from inductor.ir.operations import combines
 from inductor.ir.recorder import Recorder, Scalar
 from inductor.schedule.blocks import MULTIPROCESSORS, choose_blocks
 from inductor.schedule.kernels import make_kernel
@@ -171,7 +172,7 @@ def _only_converts(kernel: Kernel, sums: set[str], length: Size) -> bool:
         return False
     (symbol,) = _symbols(body)[0]
     return all(
-        operation.index == symbol and operation.attribute != "add"
+        operation.index == symbol and not combines(operation)
         for _, operation, _ in body.operations()
         if operation.buffer is not None
     )

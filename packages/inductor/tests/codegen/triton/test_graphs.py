@@ -141,3 +141,35 @@ def test_the_gradient_of_a_convolutions_bias_is_summed_by_our_own_kernel():
     for ours, theirs in zip(results, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=2e-2, atol=2e-1)
         assert ours.stride() == theirs.stride()
+
+
+@pytest.mark.parametrize("executor", ["triton_interpreter", "native"])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int32, torch.int8], ids=str
+)
+@pytest.mark.parametrize("reduce", ["sum", "mean", "prod", "amax", "amin"])
+def test_reductions_at_computed_places(reduce, dtype, executor):
+    """Several values meet in one place, others are reached by none; NaN wins; -0 and infinities are numbers."""
+    generator = torch.Generator().manual_seed(0)
+    x, source = (
+        (torch.randn(shape, generator=generator) * 4).to(dtype) for shape in ((5, 4), (9, 3))
+    )
+    index = torch.randint(0, 4, (9, 3), generator=generator)
+    if dtype.is_floating_point:
+        source[0, 0], source[1, 1], source[2, 2], x[3, 3] = torch.nan, torch.inf, -torch.inf, -0.0
+    inputs = [x, index, source]
+
+    def function(call, x, index, source):
+        return [
+            call(aten.scatter_reduce.two, x, 0, index, source, reduce, include_self=own)
+            for own in (True, False)
+        ]
+
+    options = InductorOptions(executor=executor, strict=True, verify=True)
+    compiled = compile_fx(trace(function, *inputs), options=options)
+    expected = function(lambda operator, *args, **kwargs: operator(*args, **kwargs), *inputs)
+    calls = [step for step in compiled.program.schedule.steps if isinstance(step, OperatorCall)]
+    assert bool(calls) == (executor == "triton_interpreter" and reduce == "prod")
+    near = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {}
+    for ours, theirs in zip(compiled(list(inputs)), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, equal_nan=True, **near)

@@ -17,7 +17,7 @@ from inductor.codegen.cpp.scalar import SCALAR_EXPRESSIONS, ArithmeticOps
 from inductor.codegen.cpp.types import C_TYPES, Value, storage_type
 from inductor.ir import constant_value
 from inductor.ir.index import inner_symbols, outer_symbols
-from inductor.ir.operations import HALF_DTYPES, Indirect
+from inductor.ir.operations import HALF_DTYPES, Indirect, combines, value_dtype
 from primtorch.symbolic import Symbol, free_symbols, substitute
 
 if TYPE_CHECKING:
@@ -88,9 +88,7 @@ class StatementPrinter:
         self.block = max(vector.block, 16) if vector is not None and self.column else 1
         self.parallel = self._collapsed()
         self.split_last = self.split_sweep = False
-        adds = [
-            op for op in self.operations.values() if op.name == "store" and op.attribute == "add"
-        ]
+        adds = [op for op in self.operations.values() if combines(op)]
         if adds:
             # Rows may meet in one element. Neighbours along the last loop never do where it moves
             # the index itself: then threads share that loop, else one thread does all. Either way
@@ -328,24 +326,25 @@ class StatementPrinter:
         storage = operation.dtype
         value = values[0].text
         half = storage in HALF_DTYPES
-        if operation.attribute == "add":
-            if half:
-                kind = storage_type(storage)
-                statement = f"{address} = ci_to_{kind}(ci_from_{kind}({address}) + {value});"
-            elif storage is torch.bool:
-                statement = f"{address} = {address} || {value};"
-            else:
-                sign = (
-                    f"{address} = {address} + {value};"
-                    if storage.is_complex
-                    else f"{address} += {value};"
-                )
-                statement = sign
+        if combines(operation):
+            combined = self._combined(str(operation.attribute), address, values[0], storage)
+            statement = f"{address} = {combined};"
         elif half:
             statement = f"{address} = {self._narrowed(operation.operands[0], position, storage)};"
         else:
             statement = f"{address} = {value};"
         self.line(f"if ({values[-1].text}) {{ {statement} }}" if operation.masked else statement)
+
+    def _combined(self, mode: str, address: str, value: Value, storage: torch.dtype) -> str:
+        """An element with a value added, multiplied in, or the larger or smaller of the two; NaN wins."""
+        half = storage in HALF_DTYPES
+        kind, dtype = storage_type(storage), value_dtype(storage)
+        old = Value(f"ci_from_{kind}({address})" if half else address, dtype)
+        combine = {
+            "add": self.ops.add, "mul": self.ops.mul, "max": self.ops.maximum, "min": self.ops.minimum,
+        }[mode]  # fmt: skip
+        text = combine(old, value, dtype).text
+        return f"ci_to_{kind}({text})" if half else text
 
     def _narrowed(self, position: int, reader: int, storage: torch.dtype) -> str:
         """A value as the bits of a half type, for the store at `reader`.
@@ -456,7 +455,7 @@ class StatementPrinter:
                     variable in self.depends[operand] for operand in operation.operands[1:]
                 )
                 moves = variable in free_symbols(operation.index)
-                if operation.attribute == "add" and (indirect or not moves):
+                if combines(operation) and (indirect or not moves):
                     return False
                 if (
                     not moves

@@ -727,8 +727,8 @@ class _Writer:
         else:
             arguments = f"{place}, tl.where({spread} == 0, {narrowed}, 0).to({triton_type(dtype)})"
         tail = f", {masked}" if masked else ""
-        if mode == "add":
-            self._emit(f'tl.atomic_add({arguments}{tail}, sem="relaxed")')
+        if mode != "set":
+            self._emit(f'tl.atomic_{mode}({arguments}{tail}, sem="relaxed")')
         else:
             self._emit(f"tl.store({arguments}{tail})")
         self._stored.add(buffer)
