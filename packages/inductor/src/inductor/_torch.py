@@ -49,5 +49,6 @@ def device_code(kind: str) -> int:
 
 
 def gpu_library_path() -> str:
-    """Path of the library that holds torch's CUDA operators."""
-    return str(Path(torch.__file__).parent / "lib" / "libtorch_cuda.so")
+    """Path of the library that holds torch's operators for NVIDIA's or AMD's cards."""
+    name = "libtorch_cuda.so" if torch.version.hip is None else "libtorch_hip.so"
+    return str(Path(torch.__file__).parent / "lib" / name)

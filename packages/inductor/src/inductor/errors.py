@@ -3,6 +3,7 @@
     InductorError
     |- WireError                  the graph handed over breaks wire 3
     |- UnsupportedOperationError  nobody can express something in loops (the caller falls back)
+    |- KernelError                one kernel can't be built (raised under `strict` only)
     |- VerificationError          one of our own stages made something illegal
     `- OptionError                an unknown option or a bad value
 
@@ -44,6 +45,17 @@ class UnsupportedOperationError(InductorError):
         self.what = what
         self.why = why
         super().__init__(f"{what} can't be written as loops: {why}")
+
+
+class KernelError(InductorError):
+    """One kernel of a program could not be built, where the others could: a fault of ours."""
+
+    def __init__(self, kernel: str, why: object) -> None:
+        self.kernel = kernel
+        super().__init__(
+            f"kernel {kernel} was not built: {why}\n"
+            "  this is a fault of inductor: please report the kernel; without `strict` torch's operators run it"
+        )
 
 
 class VerificationError(InductorError):

@@ -99,9 +99,9 @@ def execute(
     except ImportError:
         return _face(InterpretedProgram(program), program, layouts)
     if observer is not None:
-        observer("08_kernel.cpp", "\n".join(kernel_texts(program).values()))
+        observer("08_kernel.cpp", "\n".join(kernel_texts(program, options.device).values()))
         observer("09_program.txt", calls_text(program))
-    run: Any = compile_program(program, gm, settings)
+    run: Any = compile_program(program, gm, settings, device=options.device, strict=options.strict)
     if options.cuda_graphs and replayable(program):
         return CompiledGraph(Replayed(run, program), program, layouts)
     return _face(run, program, layouts)
@@ -114,7 +114,7 @@ def _interpreted_triton(
     observer: Callable[[str, str], None] | None,
 ) -> InterpretedTriton:
     """The program's kernels as Triton interprets them, compiled for a GPU too if one is named."""
-    from inductor.codegen.gpu_kernels import build_all
+    from inductor.devices.gpu import build_all
     from inductor.runtime.triton_build import TritonTarget
     from inductor.runtime.triton_interpreter import InterpretedTriton
 

@@ -17,6 +17,12 @@ class InductorOptions:
             "GPU on the CPU, for tests (both slow)"
         },
     )
+    device: str = field(
+        default="",
+        metadata={
+            "help": "what builds kernels for tensors of its type, by name, where several can; empty means ours"
+        },
+    )
     gpu_target: str = field(
         default="",
         metadata={

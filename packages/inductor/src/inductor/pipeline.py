@@ -53,19 +53,30 @@ def _check(gm: GraphModule, _: GraphModule, __: InductorOptions) -> GraphModule:
     return gm
 
 
+def _programs_everywhere(options: InductorOptions) -> bool:
+    """Whether tensors of the CPU get kernels of the shape that a GPU's get."""
+    if options.executor == "triton_interpreter":
+        return True
+    if not options.device:
+        return False
+    import torch
+
+    from inductor.devices import device_for  # code generators are loaded when they are needed
+
+    return device_for(torch.device("cpu"), options.device).loops == "programs"
+
+
 def _lower(gm: GraphModule, _: GraphModule, options: InductorOptions) -> Graph:
     return lowering.lower(
         gm,
         round_halves=options.round_halves,
-        for_gpu=options.executor == "triton_interpreter",
+        for_gpu=_programs_everywhere(options),
         linear=options.products == "onednn" or (options.products == "auto" and onednn_is_faster()),
     )
 
 
 def _schedule(graph: Graph, _: GraphModule, options: InductorOptions) -> Program:
-    return schedule.build(
-        graph, fusing=options.fuse, for_gpu=options.executor == "triton_interpreter"
-    )
+    return schedule.build(graph, fusing=options.fuse, for_gpu=_programs_everywhere(options))
 
 
 STAGES: tuple[Stage, ...] = (

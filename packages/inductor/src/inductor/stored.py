@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inductor.runtime.cpp_build import library_for
-from inductor.runtime.launch import conform, native_launcher
+from inductor.runtime.launch import conform, native_launcher, reserve
 from inductor.runtime.reference import ReferenceCallable
 from inductor.runtime.settings import BuildSettings
 from primtorch.serial import Foreign, NotStorable, Writer, read_graph, unpack, write_graph
@@ -51,6 +51,7 @@ class CallProgram:
             objects=self.objects,
             recover=recover,
             conform=conform,
+            reserve=reserve,
             threshold=self.threshold,
             keep=self.keep,
             device=self.device,

@@ -9,23 +9,17 @@ from __future__ import annotations
 
 import logging
 from array import array
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 import torch
 
 from inductor._torch import device_code, dtype_code
-from inductor.codegen.cpp import CppKernel, kernel_source
 from inductor.codegen.direct import direct_call
-from inductor.codegen.gpu_kernels import (
-    LoadedKernel,
-    gpu_direct_calls,
-    load_kernels,
-    triton_source,
-)
+from inductor.devices import BuiltKernel, CalledKernel, LoadedKernel, device_for
+from inductor.devices.built import flat_length, run_by_torch
+from inductor.errors import KernelError, UnsupportedOperationError
 from inductor.ir import Kernel, OperatorCall, View
-from inductor.runtime.cpp_build import KernelSource, library_for
 from inductor.runtime.errors import BuildError
 from inductor.runtime.launch import Opcode, Result, ValueKind, native_launcher
 from inductor.runtime.reference import ReferenceCallable
@@ -37,11 +31,12 @@ if TYPE_CHECKING:
 
     from torch.fx import GraphModule
 
+    from inductor.devices import Built
     from inductor.ir import GraphInput, Program, Size
     from inductor.runtime.launch import NativeLauncher
     from inductor.runtime.settings import BuildSettings
 
-__all__ = ["BoxedCallable", "BuiltKernel", "compile_program", "kernel_texts", "schedule_kernels"]
+__all__ = ["BoxedCallable", "build_kernels", "compile_program", "kernel_texts", "schedule_kernels"]
 
 _LOG = logging.getLogger("inductor")
 _THREAD_WORK = (
@@ -57,27 +52,15 @@ class BoxedCallable(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltKernel:
-    """A kernel of the schedule with its printed text, its address and its name in libraries."""
-
-    kernel: Kernel
-    source: CppKernel
-    address: int
-    symbol: str = ""
-
-
 def schedule_kernels(program: Program) -> tuple[Kernel, ...]:
     """The kernels of a program in order of execution."""
     return tuple(step for step in program.schedule.steps if isinstance(step, Kernel))
 
 
-def kernel_texts(program: Program) -> dict[str, str]:
+def kernel_texts(program: Program, device: str = "") -> dict[str, str]:
     """The source of each kernel by its name, for people to read: C++, or Triton for a GPU."""
     return {
-        kernel.name: kernel_source(kernel).text
-        if kernel.device.type == "cpu"
-        else triton_source(kernel).text
+        kernel.name: device_for(kernel.device, device).text(kernel)
         for kernel in schedule_kernels(program)
     }
 
@@ -87,16 +70,31 @@ def _warn_once(text: str) -> None:
     _LOG.warning("%s", text)
 
 
-def compile_program(program: Program, graph: GraphModule, settings: BuildSettings) -> BoxedCallable:
-    """The callable for `program`, which was lowered from `graph`."""
+def compile_program(
+    program: Program,
+    graph: GraphModule,
+    settings: BuildSettings,
+    *,
+    device: str = "",
+    strict: bool = False,
+) -> BoxedCallable:
+    """The callable for `program`, which was lowered from `graph`.
+
+    Args:
+        program: what to run.
+        graph: runs in its place where nothing can be built or a kernel refuses its inputs.
+        settings: how kernels are built.
+        device: the name of what builds them; empty means ours.
+        strict: one kernel that can't be built raises, where otherwise torch's operators run it.
+    """
     reference = ReferenceCallable(graph)
     try:
-        built = build_kernels(program, settings)
+        built = build_kernels(program, settings, device=device, strict=strict)
     except BuildError as error:
         _warn_once(str(error))
         return reference
     native = native_launcher()
-    if native is None and program_device(program).type != "cpu":
+    if native is None and _on_card(program, device):
         _warn_once("a GPU program needs the C launcher, which was not built: install a C compiler")
         return reference
     if native is None:
@@ -104,38 +102,57 @@ def compile_program(program: Program, graph: GraphModule, settings: BuildSetting
             PythonLauncher,
         )  # only where the extension is missing
 
-        on_cpu = {name: made for name, made in built.items() if isinstance(made, BuiltKernel)}
+        on_cpu = {n: made for n, made in built.items() if not isinstance(made, LoadedKernel)}
         return PythonLauncher(program, on_cpu, reference)
     try:
-        return _Encoder(program, built, native).launcher(reference, graph, settings)
+        encoder = _Encoder(program, built, native, device)
+        return encoder.launcher(reference, graph, settings)
     except BuildError as error:  # the GPU's part of the launcher can't be set up
         _warn_once(str(error))
         return reference
 
 
 def build_kernels(
-    program: Program, settings: BuildSettings
-) -> dict[str, BuiltKernel | LoadedKernel]:
-    """Print and compile all kernels of `program`, those of the CPU as C++, those of a GPU as Triton.
+    program: Program, settings: BuildSettings, *, device: str = "", strict: bool = False
+) -> dict[str, Built]:
+    """Print and build all kernels of `program`, each on its device.
+
+    One that can't be built is run by torch's operators, with a warning that says why.
 
     Raises:
-        BuildError: if a compiler is missing or fails.
+        BuildError: if a compiler is missing or no kernel could be built.
+        KernelError: one kernel could not be built, under `strict`.
+        UnsupportedOperationError: its language can't express one, under `strict`.
     """
     kernels = schedule_kernels(program)
-    on_gpu = load_kernels([k for k in kernels if k.device.type != "cpu"], settings)
-    on_cpu = [kernel for kernel in kernels if kernel.device.type == "cpu"]
-    if not on_cpu:
-        return {**on_gpu}
-    sources = [kernel_source(kernel) for kernel in on_cpu]
-    library, texts = library_for(settings), [KernelSource(source.text) for source in sources]
-    addresses, names = library.addresses(texts), library.names(texts)
-    built: dict[str, BuiltKernel | LoadedKernel] = {**on_gpu}
-    for kernel, source, address, name in zip(on_cpu, sources, addresses, names, strict=True):
-        built[kernel.name] = BuiltKernel(kernel, source, address, name)
-    return built
+    places: dict[torch.device, list[Kernel]] = {}
+    for kernel in kernels:
+        places.setdefault(kernel.device, []).append(kernel)
+    found: dict[str, Built | Exception] = {}
+    for place, group in places.items():
+        found |= device_for(place, device).build(group, settings)
+    failed = {name: made for name, made in found.items() if isinstance(made, Exception)}
+    for name, error in failed.items():
+        if strict and isinstance(error, UnsupportedOperationError):
+            raise error
+        if strict and len(failed) < len(kernels):
+            raise KernelError(name, error) from error
+        if len(failed) == len(kernels):
+            raise BuildError(str(error)) from error
+        _warn_once(f"kernel {name} was not built and runs by torch's own operators: {error}")
+    return {
+        kernel.name: run_by_torch(kernel) if isinstance(made, Exception) else made
+        for kernel, made in ((kernel, found[kernel.name]) for kernel in kernels)
+    }
 
 
-def _can_refuse(built: BuiltKernel | LoadedKernel) -> bool:
+def _on_card(program: Program, device: str) -> bool:
+    """Whether the launcher must know a card, whose kernels only it can start."""
+    place = program_device(program)
+    return device_for(place, device).launcher_index(place) >= 0
+
+
+def _can_refuse(built: Built) -> bool:
     """Whether the kernel reports bad indices; GPU kernels assert on the device, as eager's do."""
     return isinstance(built, BuiltKernel) and bool(built.source.checks)
 
@@ -238,8 +255,9 @@ class _Encoder:
     def __init__(
         self,
         program: Program,
-        built: Mapping[str, BuiltKernel | LoadedKernel],
+        built: Mapping[str, Built],
         native: NativeLauncher,
+        device: str = "",
     ) -> None:
         self._program = program
         self._built = built
@@ -262,8 +280,9 @@ class _Encoder:
         self._symbols: list[tuple[int, str]] = []  # where in the code which kernel's address stands
         self._read = program.read_buffers
         self._device = program_device(program)
-        on_gpu = self._device.type != "cpu"
-        self._direct = gpu_direct_calls() if on_gpu else native.direct
+        made_by = device_for(self._device, device)
+        self._card = made_by.launcher_index(self._device)
+        self._direct = made_by.direct_calls()
 
     def launcher(
         self, reference: ReferenceCallable, module: GraphModule, settings: BuildSettings
@@ -289,7 +308,7 @@ class _Encoder:
             objects=tuple(self._objects),
             threshold=_THREAD_WORK,
             keep=bool(self._fallible),
-            device=-1 if self._device.type == "cpu" else self._device.index or 0,
+            device=self._card,
             symbols=tuple((before + place, name) for place, name in self._symbols),
         )
         made = parts.launcher(self._native, reference)
@@ -381,10 +400,18 @@ class _Encoder:
             self._code += [Opcode.RELEASE, len(names), *(self._slots[name] for name in names)]
 
     # ---- steps
-    def _kernel(self, built: BuiltKernel | LoadedKernel) -> None:
-        if isinstance(built, LoadedKernel):
-            self._launch(built)
-            return
+    def _kernel(self, built: Built) -> None:
+        match built:
+            case LoadedKernel():
+                self._launch(built)
+            case CalledKernel():
+                self._call_kernel(built)
+            case BuiltKernel():
+                self._run(built)
+            case _:
+                assert_never(built)
+
+    def _run(self, built: BuiltKernel) -> None:
         kernel = built.kernel
         registers = [self._registers(size) for size in kernel.sizes if isinstance(size, Symbol)]
         registers += [self._scalars[name] for name, _ in kernel.scalars]
@@ -403,6 +430,25 @@ class _Encoder:
         grid = self._registers(loaded.source.grid)
         self._code += [Opcode.LAUNCH, function.handle, grid, function.threads, function.shared]
         self._code += [len(slots), *slots, len(registers), *registers]
+
+    def _call_kernel(self, called: CalledKernel) -> None:
+        """An operator call whose arguments are three lists: flat tensors, sizes, scalars."""
+        kernel, buffers = called.kernel, self._program.graph.buffers
+        tensors: list[int] = [ValueKind.LIST, len(kernel.arguments)]
+        for argument in kernel.arguments:
+            length = flat_length(buffers[argument.buffer])
+            flat = View(argument.buffer, (length,), (1,), 0, argument.dtype)
+            tensors += [ValueKind.TENSOR, *self._view(flat)]
+        registers = [self._registers(size) for size in kernel.sizes if isinstance(size, Symbol)]
+        sizes: list[int] = [ValueKind.LIST, len(registers)]
+        for register in registers:
+            sizes += [ValueKind.REGISTER, register]
+        scalars: list[int] = [ValueKind.LIST, len(kernel.scalars)]
+        for name, dtype in kernel.scalars:
+            kind = ValueKind.FLOAT if dtype.is_floating_point else ValueKind.REGISTER
+            scalars += [kind, self._scalars[name]]
+        words = [self._object(called.run), 0, 0, 3, *tensors, *sizes, *scalars, 0, 0]
+        self._code += [Opcode.CALL, len(words) + 1, *words]
 
     def _view(self, view: View) -> list[int]:
         """Words: slot, whole, dtype, item size, rank, offset, sizes, strides."""

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from inductor.devices import BuiltKernel, CalledKernel
+from inductor.devices.built import flat_length
 from inductor.ir import Kernel, OperatorCall, View
 from inductor.runtime.launch import conform
 from primtorch.symbolic import Expression, Symbol, evaluate
@@ -19,7 +21,6 @@ from primtorch.symbolic import Expression, Symbol, evaluate
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from inductor.codegen.program import BuiltKernel
     from inductor.ir import Buffer, Program, Size
     from inductor.runtime.reference import ReferenceCallable
 
@@ -34,11 +35,18 @@ class PythonLauncher:
     boxed = True
 
     def __init__(
-        self, program: Program, built: Mapping[str, BuiltKernel], reference: ReferenceCallable
+        self,
+        program: Program,
+        built: Mapping[str, BuiltKernel | CalledKernel],
+        reference: ReferenceCallable,
     ) -> None:
         self._program = program
         self._built = built
-        self._functions = {name: _FUNCTION(kernel.address) for name, kernel in built.items()}
+        self._functions = {
+            name: _FUNCTION(kernel.address)
+            for name, kernel in built.items()
+            if isinstance(kernel, BuiltKernel)
+        }
         self._reference = reference
 
     def __call__(self, inputs: list[Any]) -> tuple[Any, ...]:
@@ -64,7 +72,11 @@ class PythonLauncher:
                     scalars[item.name] = value
                     if isinstance(item.symbol, Symbol):
                         sizes[item.symbol] = int(value)
-        fallible = any(kernel.source.checks for kernel in self._built.values())
+        fallible = any(
+            kernel.source.checks
+            for kernel in self._built.values()
+            if isinstance(kernel, BuiltKernel)
+        )
         if not fallible:
             kept.clear()
         with torch.no_grad():
@@ -90,6 +102,10 @@ class PythonLauncher:
                 tensors[argument.buffer] = _empty(
                     self._program.graph.buffers[argument.buffer], sizes
                 )
+        built = self._built[kernel.name]
+        if isinstance(built, CalledKernel):
+            self._call_kernel(built, tensors, sizes, scalars)
+            return 0
         pointers = [tensors[argument.buffer].data_ptr() for argument in kernel.arguments]
         words = [evaluate(size, sizes) for size in kernel.sizes if isinstance(size, Symbol)]
         for name, dtype in kernel.scalars:
@@ -99,12 +115,28 @@ class PythonLauncher:
                 if dtype.is_floating_point
                 else int(value)
             )
-        words += self._built[kernel.name].source.literals
+        words += built.source.literals
         addresses = (ctypes.c_void_p * (len(pointers) + 1))(*pointers)
         values = (ctypes.c_int64 * (len(words) + 1))(*words)
         threads = torch.get_num_threads() if evaluate(kernel.decisions.work, sizes) > 1 << 17 else 1
         function = self._functions[kernel.name]
         return int(function(ctypes.addressof(addresses), ctypes.addressof(values), threads))
+
+    def _call_kernel(
+        self,
+        called: CalledKernel,
+        tensors: Mapping[str, torch.Tensor],
+        sizes: Mapping[Symbol, int],
+        scalars: Mapping[str, Any],
+    ) -> None:
+        kernel, buffers = called.kernel, self._program.graph.buffers
+        flat = []
+        for argument in kernel.arguments:
+            tensor = tensors[argument.buffer]
+            length = evaluate(flat_length(buffers[argument.buffer]), sizes)
+            flat.append(torch.as_strided(tensor, (length,), (1,), tensor.storage_offset()))
+        values = [evaluate(size, sizes) for size in kernel.sizes if isinstance(size, Symbol)]
+        called.run(flat, values, [scalars[name] for name, _ in kernel.scalars])
 
     def _call(
         self, step: OperatorCall, tensors: dict[str, torch.Tensor], sizes: Mapping[Symbol, int]

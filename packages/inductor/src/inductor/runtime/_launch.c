@@ -4,7 +4,7 @@
  * contents of the registers, and a tuple of Python objects. A launcher object is called with one list of inputs, which
  * it empties, and returns a tuple. Tensors are reached through torch's stable C ABI, found by dlsym: no torch header is
  * needed to build this file, and one binary serves every torch version that self_test() accepts.
- * Invariant: a failed vendor call is repeated through Python, so that the user sees eager's exception; a kernel that
+ * Invariant: what fails, a vendor call or an allocation, is repeated through Python, so that the user sees eager's exception; a kernel that
  * refuses its data (an index out of bounds) hands the whole call to `recover`, which runs torch's own operators. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -108,6 +108,7 @@ typedef struct {
   PyObject *objects;  /* tuple: operators, constant arguments, constant tensors */
   PyObject *recover;  /* callable(list of inputs) -> tuple */
   PyObject *conform;  /* callable(tensor, sizes, strides) -> tensor of exactly that layout */
+  PyObject *reserve;  /* callable(placed dtype, sizes, strides) -> tensor, or eager's out of memory */
   PyObject *dict;
   int64_t *code, *initial;
   Py_ssize_t words, registers, slots, inputs;
@@ -339,6 +340,36 @@ static Status output_handle(Frame *f, const int64_t *o, Handle *h, int *fresh) {
   s->handle = *h;
   s->owned = 1;
   return api.get_data_ptr(*h, (void **)&s->data);
+}
+
+/* Memory that the C ABI didn't get, asked for as eager asks: the exception is eager's, what was freed meanwhile is found. */
+static PyObject *reserved(Frame *f, int64_t placed, PyObject *sizes, PyObject *strides) {
+  PyObject *word = PyLong_FromLongLong(placed), *made = NULL;
+  if (word && sizes && strides) made = PyObject_CallFunctionObjArgs(f->self->reserve, word, sizes, strides, NULL);
+  Py_XDECREF(word);
+  Py_XDECREF(sizes);
+  Py_XDECREF(strides);
+  return made;
+}
+
+static int reserve_slot(Frame *f, const int64_t *o) {
+  hold(f);
+  PyObject *made = reserved(f, o[1], registers_tuple(f, o[2], o + 3), registers_tuple(f, o[2], o + 3 + o[2]));
+  int status = made ? fill_from_object(f, &f->slots[o[0]], made) : -1;
+  Py_XDECREF(made);
+  if (!status) let_go(f);
+  return status;
+}
+
+static int reserve_arena(Frame *f, int64_t bytes, int64_t placed) {
+  hold(f);
+  PyObject *made = reserved(f, placed, Py_BuildValue("(L)", (long long)bytes), Py_BuildValue("(i)", 1));
+  int status = !made || api.new_handle(HANDLE_OF(made), &f->arena) ||
+               api.get_data_ptr(f->arena, (void **)&f->arena_data);
+  Py_XDECREF(made);
+  if (!status) let_go(f);
+  else if (!PyErr_Occurred()) PyErr_NoMemory();
+  return status;
 }
 
 static int adopt(Frame *f, const int64_t *o, Handle h) {
@@ -633,8 +664,7 @@ static PyObject *run(Frame *f) {
         w += 2;
         if (api.empty_strided(1, &bytes, &one, byte_dtype, DEVICE_TYPE(placed), DEVICE_INDEX(placed), &f->arena) ||
             api.get_data_ptr(f->arena, (void **)&f->arena_data)) {
-          hold(f);
-          return PyErr_NoMemory();
+          if (reserve_arena(f, bytes, placed)) return NULL;
         }
         break;
       }
@@ -648,10 +678,7 @@ static PyObject *run(Frame *f) {
       case OP_ALLOCATE: {
         Handle h;
         int fresh;
-        if (output_handle(f, w, &h, &fresh)) {
-          hold(f);
-          return PyErr_NoMemory();
-        }
+        if (output_handle(f, w, &h, &fresh) && reserve_slot(f, w)) return NULL;
         w += 3 + 2 * w[2];
         break;
       }
@@ -729,8 +756,8 @@ static int64_t *copy_words(PyObject *source, Py_ssize_t *count) {
 }
 
 static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"code", "registers", "slots", "inputs", "objects", "recover", "conform", "threshold", "keep", "device", NULL};
-  PyObject *code, *registers, *objects, *recover_, *conform;
+  static char *names[] = {"code", "registers", "slots", "inputs", "objects", "recover", "conform", "reserve", "threshold", "keep", "device", NULL};
+  PyObject *code, *registers, *objects, *recover_, *conform, *reserve;
   Py_ssize_t slots, inputs;
   long long threshold;
   int keep, device = -1;
@@ -738,8 +765,8 @@ static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *keyw
     PyErr_SetString(PyExc_RuntimeError, "set_up() has not run");
     return NULL;
   }
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOnnO!OOLp|i", names, &code, &registers, &slots, &inputs, &PyTuple_Type,
-                                   &objects, &recover_, &conform, &threshold, &keep, &device))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOnnO!OOOLp|i", names, &code, &registers, &slots, &inputs, &PyTuple_Type,
+                                   &objects, &recover_, &conform, &reserve, &threshold, &keep, &device))
     return NULL;
   if (device >= 0 && !gpu.launch) {
     PyErr_SetString(PyExc_RuntimeError, "set_up_gpu() has not run");
@@ -751,6 +778,7 @@ static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *keyw
   self->objects = Py_NewRef(objects);
   self->recover = Py_NewRef(recover_);
   self->conform = Py_NewRef(conform);
+  self->reserve = Py_NewRef(reserve);
   self->slots = slots;
   self->inputs = inputs;
   self->keep = keep;
@@ -766,6 +794,7 @@ static int launcher_traverse(Launcher *self, visitproc visit, void *arg) {
   Py_VISIT(self->objects);
   Py_VISIT(self->recover);
   Py_VISIT(self->conform);
+  Py_VISIT(self->reserve);
   Py_VISIT(self->dict);
   return 0;
 }
@@ -773,6 +802,7 @@ static int launcher_clear(Launcher *self) {
   Py_CLEAR(self->objects);
   Py_CLEAR(self->recover);
   Py_CLEAR(self->conform);
+  Py_CLEAR(self->reserve);
   Py_CLEAR(self->dict);
   return 0;
 }
@@ -929,7 +959,8 @@ PyMODINIT_FUNC PyInit__launch(void) {
   if (PyType_Ready(&LauncherType)) return NULL;
   PyObject *module = PyModule_Create(&definition);
   if (module && (PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) ||
-                 PyModule_AddIntConstant(module, "OPCODES", OP_RETURN + 1))) /* launch.py refuses another number */
+                 PyModule_AddIntConstant(module, "OPCODES", OP_RETURN + 1) ||
+                 PyModule_AddIntConstant(module, "FACE", 2))) /* launch.py refuses other numbers */
     Py_CLEAR(module);
   return module;
 }

@@ -27,7 +27,7 @@ import filelock
 
 from inductor.runtime.code_cache import CodeCache, open_cache
 from inductor.runtime.compiler import Compiler, find_compiler
-from inductor.runtime.errors import BuildError, CompilerFailedError
+from inductor.runtime.errors import BuildError, CompilerFailedError, CompilerRejectedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -105,7 +105,7 @@ def _run(command: list[str], timeout: float, directory: Path) -> None:
     if process.returncode < 0:
         raise CompilerFailedError(name, f"was killed by signal {-process.returncode}", text)
     if process.returncode:
-        raise CompilerFailedError(name, f"failed with status {process.returncode}", text)
+        raise CompilerRejectedError(name, f"failed with status {process.returncode}", text)
 
 
 class KernelLibrary:

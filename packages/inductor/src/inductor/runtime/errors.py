@@ -1,12 +1,12 @@
 """What can go wrong between a kernel's text and its machine code.
 
 These never reach the user as exceptions by themselves: whoever runs a program catches `BuildError`, warns once with
-its text, and runs the graph with torch's operators.
+its text, and runs the kernel, or the graph where no kernel could be built, with torch's operators.
 """
 
 from __future__ import annotations
 
-__all__ = ["BuildError", "CompilerFailedError", "CompilerMissingError"]
+__all__ = ["BuildError", "CompilerFailedError", "CompilerMissingError", "CompilerRejectedError"]
 
 
 class BuildError(RuntimeError):
@@ -31,6 +31,10 @@ class CompilerFailedError(BuildError):
     def __init__(self, compiler: str, what: str, output: str) -> None:
         tail = "\n".join(output.strip().splitlines()[:20])
         super().__init__(
-            f"{compiler} {what} while compiling generated kernels; this graph runs with torch's own operators instead. "
+            f"{compiler} {what} while compiling generated kernels; torch's own operators run in their place. "
             f"Check that the compiler can build a small OpenMP program, or set CXX to another one.\n{tail}".rstrip(),
         )
+
+
+class CompilerRejectedError(CompilerFailedError):
+    """The compiler ran to its end and found fault with the text: another text may pass."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from inductor._torch import library_paths
+from inductor._torch import device_code, dtype_code, library_paths
 
 __all__ = [
     "DIRECT_CALLS",
@@ -27,6 +27,7 @@ __all__ = [
     "ValueKind",
     "conform",
     "native_launcher",
+    "reserve",
 ]
 
 _LOG = logging.getLogger("inductor")
@@ -78,6 +79,8 @@ class Result(IntEnum):
     OBJECT = 5
 
 
+_FACE = 2  # counts changes of what the launcher's type is called with
+
 DIRECT_CALLS = {
     "mm": 1,
     "bmm": 2,
@@ -118,6 +121,33 @@ def conform(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]
     return made.copy_(once).expand(size)
 
 
+def reserve(placed: int, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
+    """Uninitialised memory as eager allocates it; `placed` is a dtype and a device as the C ABI knows them.
+
+    Raises:
+        RuntimeError: whatever eager raises where there is no more memory (torch.OutOfMemoryError on a GPU).
+    """
+    code, kind, index = placed & 0xFFFF, placed >> 16 & 0xFF, placed >> 24
+    kinds = ("cpu", "cuda", "privateuse1")
+    name = next(name for name in kinds if device_code(name) == kind)
+    device = torch.device(name) if name == "cpu" else torch.device(name, index)
+    dtype = next(dtype for dtype in _dtypes() if dtype_code(dtype) == code)
+    return torch.empty_strided(size, stride, dtype=dtype, device=device)
+
+
+def _dtypes() -> list[torch.dtype]:
+    found = [value for value in vars(torch).values() if isinstance(value, torch.dtype)]
+    return [dtype for dtype in dict.fromkeys(found) if _has_code(dtype)]
+
+
+def _has_code(dtype: torch.dtype) -> bool:
+    try:
+        dtype_code(dtype)
+    except AttributeError:
+        return False
+    return True
+
+
 @lru_cache(maxsize=1)
 def native_launcher() -> NativeLauncher | None:
     """The C launcher, or None with the reason in the debug log."""
@@ -127,7 +157,8 @@ def native_launcher() -> NativeLauncher | None:
         _LOG.debug("the C launcher is not built: %s", error)
         return None
     try:
-        if getattr(_launch, "OPCODES", None) != len(Opcode):
+        built = getattr(_launch, "OPCODES", None), getattr(_launch, "FACE", None)
+        if built != (len(Opcode), _FACE):
             _LOG.warning(
                 "the C launcher was built from other sources and is not used; build it again: "
                 "python packages/inductor/hatch_build.py, or reinstall compile-api-inductor"
@@ -148,8 +179,6 @@ def native_launcher() -> NativeLauncher | None:
 def _self_test(native: NativeLauncher) -> None:
     """Pass a tensor through a program: the handle's place and the wrapping of outputs are right."""
     view = [0, 0, 0, 4, 1, 0, 1, 2]
-    from inductor._torch import dtype_code
-
     view[2] = dtype_code(torch.float32)
     code = [Opcode.TENSOR_INPUT, 0, 0, Opcode.BEGIN, Opcode.RETURN, 2]
     code += [Result.VIEW, *view, Result.VIEW, 0, 1, *view[2:]]
@@ -161,6 +190,7 @@ def _self_test(native: NativeLauncher) -> None:
         objects=(),
         recover=None,
         conform=conform,
+        reserve=reserve,
         threshold=1,
         keep=False,
     )
