@@ -433,11 +433,18 @@ class _Encoder:
 
     def _call_kernel(self, called: CalledKernel) -> None:
         """An operator call whose arguments are three lists: flat tensors, sizes, scalars."""
-        kernel, buffers = called.kernel, self._program.graph.buffers
+        kernel, memory = called.kernel, self._program.memory
         tensors: list[int] = [ValueKind.LIST, len(kernel.arguments)]
+        # what this kernel writes over has handed its memory on
+        heirs = {
+            memory.places[argument.buffer].of: argument.buffer
+            for argument in kernel.arguments
+            if argument.access != "read"
+        }
         for argument in kernel.arguments:
-            length = flat_length(buffers[argument.buffer])
-            flat = View(argument.buffer, (length,), (1,), 0, argument.dtype)
+            length = flat_length(self._program.graph.buffers[argument.buffer])
+            owner = heirs.get(argument.buffer, argument.buffer)
+            flat = View(owner, (length,), (1,), 0, argument.dtype)
             tensors += [ValueKind.TENSOR, *self._view(flat)]
         registers = [self._registers(size) for size in kernel.sizes if isinstance(size, Symbol)]
         sizes: list[int] = [ValueKind.LIST, len(registers)]

@@ -161,7 +161,8 @@ class Interpreter:
                 mask, value, torch.zeros((), dtype=storage.dtype, device=self.device)
             )
         else:
-            value = storage[where] if where.numel() else storage.new_empty(where.shape)
+            # flat, because a single number as an index gives a view, which a later store would change
+            value = storage[where.reshape(-1)].reshape(where.shape)
         return value.float() if dtype.itemsize < 4 and dtype.is_floating_point else value
 
     def store(
