@@ -489,9 +489,9 @@ def power(builder: Builder, x: Value, exponent: Operand) -> Value:
                 return elementwise(
                     builder, (x,), lambda r, s: r.op("reciprocal", r.op("mul", s, s))
                 )
-            case 0 if x.dtype.is_complex:
+            case 0:
                 return elementwise(builder, (x,), lambda r, s: r.constant(1, s.dtype))
-            case 1 if x.dtype.is_complex:
+            case 1:
                 return elementwise(builder, (x,), lambda _, s: s)
             case _:
                 pass

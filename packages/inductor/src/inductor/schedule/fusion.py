@@ -15,10 +15,21 @@ from typing import TYPE_CHECKING
 from inductor.analysis.cost import buffer_bytes
 from inductor.ir.kernel import FusionNote
 from inductor.ir.nodes import LoopNode, OperatorCall, View
-from inductor.schedule.groups import Fit, Group, NodeInfo, apply, inspect, joined, new_group
+from inductor.schedule.groups import (
+    Fit,
+    Group,
+    NodeInfo,
+    apply,
+    inspect,
+    joined,
+    new_group,
+    sums_columns,
+)
 from inductor.schedule.unite import unite
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from inductor.ir.nodes import Graph
     from inductor.ir.operations import Size
 
@@ -84,13 +95,14 @@ def fuse(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Fusion:
         for buffer in node.writes:
             writer_count[buffer] = writer_count.get(buffer, 0) + 1
     sizes = {name: buffer_bytes(buffer) for name, buffer in graph.buffers.items()}
-    for node in nodes:
+    infos = {node.name: inspect(node) for node in nodes if isinstance(node, LoopNode)}
+    for node in _column_sums_last(nodes, infos):
         dependencies = _dependencies(fusion, node)
         if isinstance(node, OperatorCall):
             _append(fusion, node, dependencies)
             _register(fusion, len(fusion.items) - 1, node)
             continue
-        info = inspect(node)
+        info = infos[node.name]
         chosen = _choose(fusion, info, dependencies, sizes, writer_count) if fusing else None
         if chosen is None:
             _append(
@@ -108,6 +120,36 @@ def fuse(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Fusion:
         if chosen is not None:
             _unite_producers(fusion, node, number, writer_count)
     return fusion
+
+
+def _column_sums_last(
+    nodes: list[LoopNode | OperatorCall], infos: Mapping[str, NodeInfo]
+) -> list[LoopNode | OperatorCall]:
+    """The nodes with sums over columns, and what is made of them alone, behind all that doesn't wait for them.
+
+    Whichever reduction comes first decides in which direction a kernel walks. Sums over columns can be accumulated
+    along rows, not the other way round, and what follows a reduction of rows can share its kernel.
+    """
+    made: set[str] = set()
+    candidates: set[str] = set()
+    for node in nodes:
+        if not isinstance(node, LoopNode):
+            continue
+        from_columns = node.kind == "pointwise" and not made.isdisjoint(node.reads)
+        if from_columns or sums_columns(infos[node.name]):
+            made |= node.writes
+            candidates.add(node.name)
+    early: set[str] = set()
+    late: set[str] = set()
+    for node in reversed(nodes):
+        if node.name in candidates and early.isdisjoint(node.writes):
+            late.add(node.name)
+        else:
+            early |= node.reads
+            early |= node.writes  # other writers of a buffer keep their order
+    return [node for node in nodes if node.name not in late] + [
+        node for node in nodes if node.name in late
+    ]
 
 
 def _unite_producers(

@@ -472,16 +472,29 @@ def _waits_for_many(group: Group, info: NodeInfo, fit: Fit) -> bool:
 
 def _are_columns(group: Group) -> bool:
     """Whether neighbours in memory belong to different reductions."""
-    if not group.outer or not group.inner:
+    return any(
+        _across(indices[0], member.mapping, group.outer_variables, group.inner_variables)
+        for member in group.members
+        if member.role == "reduction"
+        for indices in member.info.accesses.loads.values()
+    )
+
+
+def _across(
+    index: Size, mapping: Mapping, outer: Sequence[Symbol], inner: Sequence[Symbol]
+) -> bool:
+    """Whether neighbours in memory differ in an outer variable and not in the last reduced one."""
+    if not outer or not inner:
         return False
-    last = group.inner_variables[-1]
-    for member in group.members:
-        if member.role != "reduction":
-            continue
-        for indices in member.info.accesses.loads.values():
-            index = substitute(indices[0], member.mapping)
-            if coefficient(index, last) not in (0, 1) and any(
-                coefficient(index, symbol) == 1 for symbol in group.outer_variables
-            ):
-                return True
-    return False
+    index = substitute(index, mapping)
+    return coefficient(index, inner[-1]) not in (0, 1) and any(
+        coefficient(index, symbol) == 1 for symbol in outer
+    )
+
+
+def sums_columns(info: NodeInfo) -> bool:
+    """Whether a node could be accumulated row by row instead of column by column."""
+    return info.accumulates and any(
+        _across(indices[0], {}, info.outer, info.inner)
+        for indices in info.accesses.loads.values()
+    )
