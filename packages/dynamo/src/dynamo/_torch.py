@@ -7,16 +7,21 @@ one test. Nothing of torch's own compiler is used. Invariant: importing this mod
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._device import DeviceContext
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "APPLY",
     "AUTOCAST_DEVICES",
     "DISPATCH_GUARDS",
+    "DeviceContext",
     "REQUIRES_GRAD",
     "STATE_FUNCTIONS",
     "autocast_cache_enabled",
@@ -29,6 +34,7 @@ __all__ = [
     "module_initialiser",
     "python_dispatch_enabled",
     "tensor_address",
+    "without_function_modes",
 ]
 
 # Devices whose autocast state programs set; a state on another device is invisible to a guard.
@@ -96,6 +102,17 @@ def tensor_address(tensor: torch.Tensor) -> int:
 def function_mode_stack() -> tuple[Any, ...]:
     """The torch-function modes that are on, outermost first."""
     return tuple(_C._get_function_stack_at(i) for i in range(_C._len_torch_function_stack()))
+
+
+@contextmanager
+def without_function_modes(count: int) -> Iterator[None]:
+    """Inside, the innermost `count` torch-function modes are off."""
+    modes = [_C._pop_torch_function_stack() for _ in range(count)]
+    try:
+        yield
+    finally:
+        for mode in reversed(modes):
+            _C._push_on_torch_function_stack(mode)
 
 
 def dispatch_mode_stack() -> tuple[Any, ...]:

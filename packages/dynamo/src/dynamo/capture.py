@@ -20,6 +20,7 @@ import torch
 
 import dynamo.machine.opcodes  # noqa: F401 - registers the opcodes
 from dynamo._native import Entry
+from dynamo._torch import DeviceContext, function_mode_stack, without_function_modes
 from dynamo.emit.effects import emit_effects
 from dynamo.emit.entry import build_entry
 from dynamo.emit.reconstruct import CannotReconstruct, Emitter
@@ -33,9 +34,11 @@ from dynamo.errors import (
     SkipFrame,
     describe_break,
 )
-from dynamo.graph.recorder import Recorder
+from dynamo.graph.recorder import GraphInput, Recorder
 from dynamo.graph.sizes import History, Sizes
 from dynamo.graph.stages import staged
+from dynamo.graph.tensor_classes import as_plain, without_overrides
+from dynamo.graph.wrappers import plain_parts
 from dynamo.guards import GlobalState, Guard, GuardKind, compile_program
 from dynamo.guards.binding import run_original
 from dynamo.guards.kinds import memory_apart, storage_pattern
@@ -45,6 +48,7 @@ from dynamo.source import ArraySource, FunctionSource, LocalSource
 from dynamo.stored.entry import Material
 from dynamo.values import locks, regions
 from dynamo.values.session import Session, runs_in_python
+from dynamo.values.tensor_subclasses import outer_modes
 
 if TYPE_CHECKING:
     import types
@@ -164,8 +168,13 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
     emitter = Emitter(session)
     stop: GraphBreak | None = None
     message = ""
+    modes = function_mode_stack()
+    if all(type(mode) is DeviceContext for mode in modes):
+        modes = ()  # they only say where factories put their tensors
+    else:
+        outer_modes(machine, modes)
     try:
-        with recorder.mode:
+        with without_function_modes(len(modes)), recorder.mode:
             try:
                 frame = _root_frame(session, request)
                 result = machine.run(frame)
@@ -370,10 +379,10 @@ def _finish(
         inputs = [*recorder.size_inputs, *recorder.inputs]
         examples = [
             *(entry.value for entry in recorder.size_inputs),
-            *(entry.real for entry in recorder.inputs),
+            *(_given(recorder, entry) for entry in recorder.inputs),
         ]
-        compiled = _compile(request, module, examples, recorder.sizes)
-        graph_inputs = [emitter.source(entry.source) for entry in inputs]
+        compiled = _compile_beneath(request, module, examples, recorder)
+        graph_inputs = [_loaded(emitter, entry) for entry in inputs]
     again = _again(request, emitter) if recorder.watched else None
     guards: list[Guard] = [Guard(None, GuardKind.GLOBAL_STATE, state), *session.guards.values()]
     guards.extend(_aliasing(recorder))
@@ -403,6 +412,32 @@ def _finish(
         request.function.__qualname__,
     )
     return Captured(Entry(program, graph=run), module, text, stop, message, material)
+
+
+def _given(recorder: Recorder, entry: GraphInput) -> Any:
+    """What the graph is given for an input: of a class with overrides the plain tensor."""
+    return as_plain(entry.real) if id(entry.value) in recorder.kinds else entry.real
+
+
+def _loaded(emitter: Emitter, entry: GraphInput) -> str:
+    """The expression for `_given`."""
+    loaded = emitter.source(entry.source)
+    if id(entry.value) in emitter.recorder.kinds:
+        return f"{emitter.constant(as_plain)}({loaded})"
+    return loaded
+
+
+def _compile_beneath(
+    request: Request, module: Any, examples: list[Any], recorder: Recorder
+) -> Callable[..., Any]:
+    """Compile below the overrides and modes that the capture has dealt with, to be called there."""
+    overrides = recorder.overrides
+    if not (overrides.resolved or (overrides.met and overrides.wrappers)):
+        return _compile(request, module, examples, recorder.sizes)
+    recorder.machine.session.assumptions.refuse("torch-function overrides took part")  # type: ignore[union-attr]
+    modes = overrides.resolved
+    compiled = without_overrides(_compile, modes=modes)(request, module, examples, recorder.sizes)
+    return without_overrides(compiled, modes=modes)
 
 
 def _arrays_apart(recorder: Recorder) -> list[Guard]:
@@ -439,12 +474,11 @@ def _aliasing(recorder: Recorder) -> list[Guard]:
         for entry in recorder.inputs
         if not entry.node.meta["input"]["static"] or id(entry.value.storage) in memory
     ]
-    if len(entries) < 2:
+    pairs = [pair for entry in entries for pair in plain_parts(entry.source, entry.real)]
+    if len(pairs) < 2:
         return []
-    pattern = storage_pattern([entry.real for entry in entries])
-    return [
-        Guard(None, GuardKind.STORAGES, (tuple(entry.source for entry in entries), tuple(pattern)))
-    ]
+    pattern = storage_pattern([tensor for _, tensor in pairs])
+    return [Guard(None, GuardKind.STORAGES, (tuple(source for source, _ in pairs), tuple(pattern)))]
 
 
 def _graph_module(request: Request, recorder: Recorder, outputs: list[Any]) -> Any:

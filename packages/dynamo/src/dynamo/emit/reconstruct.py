@@ -21,6 +21,7 @@ import torch
 
 from dynamo.emit.classes import emit_class, emit_descriptor, emit_member
 from dynamo.emit.generators import emit_generator
+from dynamo.graph.tensor_classes import as_class, is_traced
 from dynamo.source import ConstantSource
 from dynamo.values.arrays import TracedArray
 from dynamo.values.generators import TracedCallable, TracedGenerator
@@ -151,7 +152,7 @@ class Emitter:
         known = self._names.get(id(value))
         if known is not None:
             return known
-        if kind is FakeTensor:
+        if kind is FakeTensor or (issubclass(kind, torch.Tensor) and is_traced(value)):
             return self._tensor(value)
         if kind is TracedArray:
             return self._array(value)
@@ -178,8 +179,12 @@ class Emitter:
         name = self._output_names.get(id(value))
         if name is None:
             self.recorder.node_of(value)
-            name = self._output_names[id(value)] = f"g{len(self.graph_outputs)}"
+            name = f"g{len(self.graph_outputs)}"
             self.graph_outputs.append(value)
+            cls = self.recorder.kinds.get(id(value))
+            if cls is not None:
+                name = self._fresh(f"{self.constant(as_class)}({name}, {self.constant(cls)})")
+            self._output_names[id(value)] = name
             own = self.recorder.tensor_attributes.get(id(value))
             for attribute, item in (own or {}).items():
                 self.line(f"setattr({name}, {attribute!r}, {self.value(item)})")
@@ -258,8 +263,9 @@ class Emitter:
             )
         if kind is slice:
             return self._fresh(f"slice({self._list((value.start, value.stop, value.step))})")
-        if kind is types.MethodType and isinstance(
-            value.__self__, FakeTensor | TracedGenerator | AheadIterator
+        if kind is types.MethodType and (
+            isinstance(value.__self__, TracedGenerator | AheadIterator)
+            or is_traced(value.__self__)
         ):
             return self._fresh(f"{self.value(value.__self__)}.{value.__name__}")
         if kind is types.MethodType:
@@ -291,6 +297,8 @@ class Emitter:
         return self._other(value, kind)
 
     def _other(self, value: Any, kind: type) -> str:
+        if kind in (torch._C.DisableTorchFunction, torch._C.DisableTorchFunctionSubclass):
+            return self.remember(value, self._fresh(f"{self.constant(kind)}()"))
         if kind is super:
             raise CannotReconstruct("a super object")
         if kind is weakref.ref:

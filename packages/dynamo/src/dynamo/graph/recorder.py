@@ -22,13 +22,14 @@ from dynamo.graph import calls
 from dynamo.graph.carve import Region, expose
 from dynamo.graph.data import has_history, replace_data
 from dynamo.graph.known import ANSWERED, Known
+from dynamo.graph.overrides import Overrides
+from dynamo.graph.tensor_classes import has_overrides, has_own_dispatch, is_traced, traced_in
+from dynamo.graph.wrappers import call_with_wrappers, fake_wrapper, grown, holds_wrapper
 from dynamo.guards import GuardKind, TensorGuard
 from primtorch import substitute
 from primtorch.fake import FactoryMode, FakeMode, FakeTensor, ShapeContext, fakeify
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from dynamo.graph.sizes import Sizes
     from dynamo.machine.interpreter import Machine
     from dynamo.source import Source
@@ -74,11 +75,13 @@ class Recorder:
         "effects",
         "graph",
         "inputs",
+        "kinds",
         "known",
         "machine",
         "mode",
         "mutated",
         "nodes",
+        "overrides",
         "regions",
         "replaced",
         "root",
@@ -100,6 +103,8 @@ class Recorder:
         self.size_inputs: list[GraphInput] = []
         self.machine: Machine | None = None
         self.mode = _Mode(self)
+        self.kinds: dict[int, type] = {}  # fakes of tensors whose class is not torch's own
+        self.overrides = Overrides()
         self.effects = 0
         self.known = Known()
         self.mutated: set[int] = set()
@@ -115,25 +120,36 @@ class Recorder:
 
     # -- inputs ------------------------------------------------------------------------------------
 
-    def tensor_input(self, session: Session, real: torch.Tensor, source: Source) -> Any:
-        """A fake for a tensor from outside; its placeholder is made at its first use."""
-        if type(real) not in (torch.Tensor, torch.nn.Buffer) and not isinstance(
-            real, torch.nn.Parameter
-        ):
-            raise GraphBreak(
-                BreakReason.UNSUPPORTED_VALUE,
-                f"{source.name()} is a tensor subclass ({type(real).__name__})",
-            )
+    def tensor_input(
+        self, session: Session, real: torch.Tensor, source: Source, *, static: bool = False
+    ) -> Any:
+        """A fake for a tensor from outside; its placeholder is made at its first use.
+
+        With `static` its sizes are constants, whatever varied before.
+        """
+        kind = type(real)
+        if kind not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+            if has_own_dispatch(kind):
+                return self._wrapper_input(session, real, source)
+            self.tag(kind)
+        with torch._C.DisableTorchFunction():  # neither its class nor capture is asked
+            fake = self._plain_input(session, real, source, static=static)
+        if has_overrides(kind):
+            self.kinds[id(fake)] = kind
+        return self._register(session, fake, real, source)
+
+    def _plain_input(
+        self, session: Session, real: torch.Tensor, source: Source, *, static: bool
+    ) -> Any:
         if real.layout is not torch.strided:
             raise GraphBreak(BreakReason.UNSUPPORTED_VALUE, f"{source.name()} is {real.layout}")
         shape: Any = None
         dynamic: tuple[int, ...] = ()
-        if self.sizes is not None:
+        if self.sizes is not None and not static:
             shape, dynamic = self.sizes.shape_of(source, real)
-        with torch._C.DisableTorchFunction():
-            fake = fakeify(real, self.context, shape=shape)
-            if real.requires_grad and not real.is_leaf:
-                fake = _grown(fake)
+        fake = fakeify(real, self.context, shape=shape)
+        if real.requires_grad and not real.is_leaf:
+            fake = grown(fake)
         strides: tuple[int, ...] = ()
         if self.sizes is not None and dynamic:
             strides = self.sizes.guard_strides(source, real, fake.meta.stride)
@@ -142,12 +158,30 @@ class Recorder:
             source,
             TensorGuard.of(real, dynamic_sizes=dynamic, dynamic_strides=strides),
         )
+        return fake
+
+    def _wrapper_input(self, session: Session, real: Any, source: Source) -> Any:
+        """A wrapper whose parts are fakes; the parts are inputs only if the program reads them."""
+        self.tag(type(real))
+        fake = fake_wrapper(session, real, source)
+        self.overrides.wrappers = True
+        return self._register(session, fake, real, source)
+
+    def _register(self, session: Session, fake: Any, real: Any, source: Source) -> Any:
         session.fakes[id(real)] = fake
         session.reals[id(fake)] = real
         session.keep(real)
         session.remember(fake, source)
         self._inputs[id(fake)] = (source, fake, real)
         return fake
+
+    def tag(self, kind: type) -> None:
+        """A tensor of a class that isn't torch's own takes part."""
+        self.overrides.subclasses = True
+        if has_overrides(kind):
+            self.overrides.met = True
+        if self.machine is not None and (has_overrides(kind) or has_own_dispatch(kind)):
+            self.machine.session.assumptions.refuse(f"tensors of the class {kind.__name__}")
 
     def node_of(self, value: Any) -> torch.fx.Node:
         """The node of a fake tensor; makes the placeholder of an input that was not used yet."""
@@ -185,7 +219,7 @@ class Recorder:
         node.meta["val"] = value
         node.meta["input"] = meta
         self.nodes[id(value)] = node
-        self.inputs.append(GraphInput(source, value, node, real, value.meta))
+        self.inputs.append(GraphInput(source, value, node, real, getattr(value, "meta", None)))
         return node
 
     # -- calls -------------------------------------------------------------------------------------
@@ -196,12 +230,17 @@ class Recorder:
         if refusal is not None:
             raise GraphBreak(*refusal)
         result = function(*args, **kwargs)
-        if isinstance(result, torch.Tensor) and not isinstance(result, FakeTensor):
+        if isinstance(result, torch.Tensor) and not is_traced(result):
             return self._adopt(result, function, args, kwargs)
         return result
 
     def intercept(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that arrived through the mode, from anywhere."""
+        overrides = self.overrides
+        if overrides.met and self.machine is not None:
+            found = overrides.dispatch(self.machine, function, args, kwargs)
+            if found is not NotImplemented:
+                return found
         kind = calls.classify(function)
         if kind is calls.Kind.QUERY:
             return function(*args, **kwargs)
@@ -264,11 +303,13 @@ class Recorder:
         if number is not None:
             return self._number(number)
         nodes = self._arguments(args), self._arguments(kwargs)
-        versions = [(value, _version(value)) for value in args if type(value) is FakeTensor]
+        versions = [(value, _version(value)) for value in args if is_traced(value)]
         if self.sizes is not None:
             self.sizes.environment.allow_unbacked = self.sizes.run_time_shapes
         try:
-            if kind is calls.Kind.FACTORY or not _has_fake(args, kwargs):
+            if self.overrides.wrappers and holds_wrapper(args, kwargs):
+                result = call_with_wrappers(self.context, function, args, kwargs)
+            elif kind is calls.Kind.FACTORY or not _has_fake(args, kwargs):
                 with FactoryMode(self.context):
                     result = function(*args, **kwargs)
             else:
@@ -286,15 +327,10 @@ class Recorder:
             self.known.seen(name, args, kwargs)
             if _writes(name) or name in calls.EFFECTS or "out" in kwargs:
                 self.known.written((args[:1], kwargs.get("out")))
-        if isinstance(result, torch.Tensor) and type(result) is not FakeTensor:
+        if isinstance(result, torch.Tensor) and not is_traced(result):
             result = self._fake_of(result)
-        if type(result) is FakeTensor:
-            if (
-                name.endswith("_")
-                and not name.endswith("__")
-                and args
-                and (type(args[0]) is FakeTensor)
-            ):
+        if is_traced(result):
+            if _writes(name) and args and is_traced(args[0]):
                 self.mutated.add(id(args[0]))
                 node = self._node(function, *nodes)
                 node.meta["val"] = args[0]
@@ -322,19 +358,24 @@ class Recorder:
             return result
         if name.startswith("_foreach_") and name.endswith("_"):
             self.mutated.update(id(value) for value in args[0])
-        if isinstance(result, tuple | list) and any(type(item) is FakeTensor for item in result):
-            self.mutated.update(map(id, _fakes((), {"out": kwargs.get("out")})))
+        if isinstance(result, tuple | list) and any(map(is_traced, result)):
+            self.mutated.update(map(id, traced_in((), {"out": kwargs.get("out")})))
             return self._several(function, nodes, result)
         if name in calls.EFFECTS:
-            if args and type(args[0]) is FakeTensor:
+            if args and is_traced(args[0]):
                 self.mutated.add(id(args[0]))
             self._node(function, *nodes).meta["val"] = None
         elif result is None and _has_fake(args, kwargs):
             # What gives nothing back is called for what it does to its arguments.
             self.known.clear()
-            self.mutated.update(map(id, _fakes(args, kwargs)))
+            self.mutated.update(map(id, traced_in(args, kwargs)))
             self._node(function, *nodes).meta["val"] = None
         return result
+
+    def record(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that a rule of capture makes: nobody overrides it."""
+        with torch._C.DisableTorchFunction():
+            return self._record(function, args, kwargs)
 
     def _watch(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call that may raise inside the program's `try`: then the whole call is made again, eagerly.
@@ -368,14 +409,14 @@ class Recorder:
         node = self._node(function, *nodes)
         items = [
             self._fake_of(item)
-            if isinstance(item, torch.Tensor) and type(item) is not FakeTensor
+            if isinstance(item, torch.Tensor) and not is_traced(item)
             else item
             for item in result
         ]
         node.meta["val"] = tuple(items)
         self._constants.append(items)
         for i, item in enumerate(items):
-            if type(item) is FakeTensor and id(item) not in self.nodes:
+            if is_traced(item) and id(item) not in self.nodes:
                 part = self.graph.call_function(operator.getitem, (node, i))
                 self._describe(part)
                 part.meta["val"] = item
@@ -387,7 +428,7 @@ class Recorder:
                 self._describe(part)
                 part.meta["val"] = tuple(item)
                 for j, inner in enumerate(item):
-                    if type(inner) is FakeTensor:
+                    if is_traced(inner):
                         leaf = self.graph.call_function(operator.getitem, (part, j))
                         self._describe(leaf)
                         leaf.meta["val"] = inner
@@ -438,13 +479,44 @@ class Recorder:
                 result = function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - whatever torch raised becomes a break
             self._failed(function, error)
-        if type(result) is FakeTensor:
-            node = self._node(function, *nodes)
-            node.meta["val"] = result
-            self.nodes[id(result)] = node
-            self._constants.append(result)
+        if is_traced(result):
+            self.made(result, self._node(function, *nodes))
             return result
         return self._several(function, nodes, result)
+
+    def record_made(self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A wrapper made by its own constructor: one node, its code unseen."""
+        nodes = self._arguments(args), self._arguments(kwargs)
+        try:
+            with torch._C.DisableTorchFunction():
+                made = cls(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - the class's own code
+            self._failed(cls, error)
+        self.made(made, self._node(cls, *nodes))
+        return made
+
+    def wrapper_attribute(self, owner: Any, name: str) -> Any:
+        """A part or another attribute of a wrapper that was made in the graph."""
+        value = vars(owner)[name]
+        if is_traced(value) and id(value) not in self.nodes and id(value) not in self._inputs:
+            node = self.graph.call_function(getattr, (self.node_of(owner), name))
+            self._describe(node)
+            self.made(value, node)
+        return value
+
+    def last_node(self) -> torch.fx.Node:
+        """The node that was recorded last, or the graph's beginning."""
+        return self.graph._root.prev
+
+    def made_since(self, value: Any, node: torch.fx.Node) -> bool:
+        """Whether a tensor's own node came after this one, so that nothing else can hold the tensor."""
+        own = self.nodes.get(id(value))
+        now = self.last_node()
+        while own is not None and now is not node and now is not self.graph._root:
+            if now is own:
+                return now.op != "placeholder"
+            now = now.prev
+        return False
 
     def effect(self, function: Any, args: tuple[Any, ...]) -> torch.fx.Node:
         """A call recorded for its effect on torch's state (grad mode, autocast)."""
@@ -564,7 +636,7 @@ class Recorder:
             assert self.sizes is not None, "symbolic values come from sizes"
             return self.sizes.node_of(self, value)
         if isinstance(value, torch.Tensor):
-            return self.constant(value)
+            return self.node_of(value) if is_traced(value) else self.constant(value)
         if isinstance(value, int | float | str) and not isinstance(value, bool):
             return type(value).__mro__[-2](value) if kind is not bool else value
         if isinstance(value, tuple):
@@ -643,9 +715,11 @@ class Recorder:
     def restore_placeholders(self) -> None:
         """Describe each input as it comes in, whatever the program did to its layout."""
         for entry in self.inputs:
-            if entry.value.meta is not entry.meta:
+            if entry.meta is not None and entry.value.meta is not entry.meta:
+                with torch._C.DisableTorchFunctionSubclass():
+                    wanted = entry.real.requires_grad
                 entry.node.meta["val"] = FakeTensor.create(
-                    entry.meta, self.context, requires_grad=entry.real.requires_grad
+                    entry.meta, self.context, requires_grad=wanted
                 )
 
     def has_effects(self) -> bool:
@@ -692,28 +766,6 @@ _PLAIN: frozenset[type] = frozenset(
 _DTYPES: dict[Any, torch.dtype] = {int: torch.int64, float: torch.float64, bool: torch.bool}
 
 
-class _Grown(torch.autograd.Function):
-    """Makes a tensor the result of a computation, as an input that is no leaf is one."""
-
-    @staticmethod
-    def forward(context: Any, anchor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        del anchor
-        context.mark_dirty(value)
-        return value
-
-    @staticmethod
-    def backward(context: Any, *gradients: torch.Tensor) -> tuple[None, ...]:  # pragma: no cover
-        del context, gradients
-        raise AssertionError("nothing is differentiated while capturing")
-
-
-def _grown(fake: Any) -> Any:
-    """The same fake with a gradient function: a leaf would refuse to be written in place."""
-    fake.requires_grad_(requires_grad=False)
-    with torch.enable_grad():
-        return _Grown.apply(torch.empty((), requires_grad=True), fake)
-
-
 def _may_raise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether these arguments let an operator that depends on data raise at run time."""
     if name in ("__getitem__", "__setitem__"):  # by numbers: while capturing, or not at all
@@ -734,20 +786,7 @@ _INTEGER_DIVISIONS = frozenset(
 
 
 def _has_fake(args: Any, kwargs: Any) -> bool:
-    for value in (*args, *kwargs.values()):
-        if type(value) is FakeTensor:
-            return True
-        if isinstance(value, tuple | list) and _has_fake(value, {}):
-            return True
-    return False
-
-
-def _fakes(args: Any, kwargs: Any) -> Iterator[Any]:
-    for value in (*args, *kwargs.values()):
-        if type(value) is FakeTensor:
-            yield value
-        elif isinstance(value, tuple | list):
-            yield from _fakes(value, {})
+    return next(traced_in(args, kwargs), None) is not None
 
 
 def _writes(name: str) -> bool:

@@ -170,11 +170,15 @@ class TensorGuard:
         """Whether `value` is a tensor like this."""
         return self.difference(value) is None
 
-    def difference(self, value: object) -> tuple[str, str, str] | None:  # one test per field
+    def difference(self, value: object) -> tuple[str, str, str] | None:
         """The first field in which `value` differs: its name, expected and found; None if none."""
         if type(value) is not self.type:
             return "type", self.type.__name__, type(value).__name__
         assert isinstance(value, torch.Tensor)
+        with torch._C.DisableTorchFunctionSubclass():  # its class must not answer for it
+            return self._difference(value)
+
+    def _difference(self, value: torch.Tensor) -> tuple[str, str, str] | None:  # one test per field
         if value.dtype is not self.dtype:
             return "dtype", str(self.dtype), str(value.dtype)
         if value.device != self.device:
@@ -316,10 +320,11 @@ def global_hook_tables() -> tuple[dict[Any, Any], ...]:
 def storage_pattern(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """For each tensor the index of the first one that shares its storage."""
     first: dict[int, int] = {}
-    return tuple(
-        first.setdefault(tensor.untyped_storage()._cdata, index)
-        for index, tensor in enumerate(tensors)
-    )
+    with torch._C.DisableTorchFunctionSubclass():
+        return tuple(
+            first.setdefault(tensor.untyped_storage()._cdata, index)
+            for index, tensor in enumerate(tensors)
+        )
 
 
 def memory_apart(tensors: Sequence[torch.Tensor]) -> bool:

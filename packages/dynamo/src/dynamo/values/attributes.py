@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.errors import BreakReason, GraphBreak
+from dynamo.graph.tensor_classes import is_traced, own_attribute
 from dynamo.guards import GuardKind
 from dynamo.guards.kinds import MISSING as GUARD_MISSING
 from dynamo.machine.frame import NULL
@@ -75,7 +76,11 @@ def class_attribute(cls: type, name: str) -> Any:
 def special(cls: type, name: str) -> types.FunctionType | None:
     """A special method of `cls` if it is written in Python (the others are called natively)."""
     found = class_attribute(cls, name)
-    return found if type(found) is _FUNCTION and cls not in _SYMBOLIC else None
+    if type(found) is not _FUNCTION or cls in _SYMBOLIC:
+        return None
+    if found.__module__ == "torch._tensor":  # `Tensor`'s own, on a wrapper
+        return None
+    return found
 
 
 def load(machine: Machine, owner: Any, name: str) -> Any:
@@ -94,6 +99,7 @@ def load_method(machine: Machine, owner: Any, name: str) -> tuple[Any, Any]:
         and machine.session.source_of(value) is None
         # their methods belong to another class for the program
         and type(value.__self__) not in (FakeTensor, TracedGenerator, AheadIterator)
+        and not isinstance(value.__self__, torch.Tensor)
     ):
         return value.__func__, value.__self__
     return value, NULL
@@ -131,6 +137,10 @@ def _tensor(machine: Machine, owner: Any, name: str) -> Any:
     if own is not None and name in own:
         return own[name]
     real = session.reals.get(id(owner))
+    if session.recorder.overrides.subclasses:
+        found = _subclass_attribute(machine, owner, real, name)
+        if found is not MISSING:
+            return found
     if real is not None:
         source = session.known_source(owner)
         if name == "grad":
@@ -149,6 +159,49 @@ def _tensor(machine: Machine, owner: Any, name: str) -> Any:
     if class_attribute(torch.Tensor, name) is MISSING:
         raise AttributeError(f"'Tensor' object has no attribute '{name}'")
     return getattr(owner, name)
+
+
+def _subclass_attribute(machine: Machine, owner: Any, real: Any, name: str) -> Any:
+    """What a tensor's class has beyond `Tensor`, what its overrides answer, what a wrapper is made of."""
+    session = machine.session
+    recorder = session.recorder
+    kind = type(owner)
+    if kind is FakeTensor:
+        kind = recorder.kinds.get(id(owner)) or (torch.Tensor if real is None else type(real))
+    if kind is torch.Tensor:
+        return MISSING
+    if name == "__class__":
+        return kind
+    found, present = own_attribute(kind, name)
+    data_descriptor = present and type(found) is property
+    if present and data_descriptor:
+        session.guard_class_attribute(kind, name, found)
+        return _property(machine, owner, found, name)
+    if real is None and type(owner) is not FakeTensor and name in vars(owner):
+        return recorder.wrapper_attribute(owner, name)
+    if present and not (real is not None and name in vars(real)):
+        session.guard_class_attribute(kind, name, found)
+        if type(found) is _FUNCTION:
+            return types.MethodType(found, owner)
+        if type(found) in (staticmethod, classmethod):
+            return found.__get__(owner, kind)
+        if hasattr(type(found), "__get__"):
+            return _descriptor(machine, owner, kind, found, name)
+        return _class_value(session, kind, name, found)
+    getter = class_attribute(torch.Tensor, name)
+    if type(getter) is types.GetSetDescriptorType or type(getter) is property:
+        dispatched = recorder.overrides.dispatch(machine, getter.__get__, (owner,), {})
+        if dispatched is not NotImplemented:
+            return dispatched
+    elif getter is MISSING and real is None:
+        fallback, present = own_attribute(kind, "__getattr__")
+        if present:
+            from dynamo.values import calls
+
+            session.guard_class_attribute(kind, "__getattr__", fallback)
+            return calls.call(machine, fallback, (owner, name), {})
+        raise AttributeError(f"'{kind.__name__}' object has no attribute '{name}'")
+    return MISSING
 
 
 _TENSOR_REFUSED = frozenset({"grad_fn", "_grad_fn", "_backward_hooks", "__dict__", "_base"})
@@ -461,7 +514,7 @@ def store(machine: Machine, owner: Any, name: str, value: Any) -> None:
     from dynamo.values import calls
 
     session = machine.session
-    if isinstance(owner, FakeTensor):
+    if is_traced(owner):
         session.recorder.store_tensor_attribute(session, owner, name, value)
         return
     if isinstance(owner, types.ModuleType):
@@ -557,7 +610,7 @@ def delete(machine: Machine, owner: Any, name: str) -> None:
         load(machine, owner, name)
         session.global_writes[(id(owner.__dict__), name)] = (owner.__dict__, DELETED)
         return
-    if isinstance(owner, FakeTensor | type | _FUNCTION):
+    if is_traced(owner) or isinstance(owner, type | _FUNCTION):
         raise GraphBreak(BreakReason.UNSUPPORTED_MUTATION, f"the attribute {name} is deleted")
     cls = type(owner)
     deleter = special(cls, "__delattr__")
@@ -640,7 +693,7 @@ def register_loader(kind: type, loader: Callable[[Any, Any, str], Any]) -> None:
 
 def _choose(owner: Any) -> Callable[[Any, Any, str], Any]:
     kind = type(owner)
-    if isinstance(owner, FakeTensor):
+    if isinstance(owner, torch.Tensor):
         loader = _tensor
     elif isinstance(owner, type):
         loader = _class

@@ -29,6 +29,7 @@ from dynamo.values.numpy_values import call_dispatcher, is_dispatcher
 from dynamo.values.rules import RULES, type_of
 from dynamo.values.session import runs_in_python
 from dynamo.values.states import NAMED_RULES
+from dynamo.values.tensor_subclasses import construct_tensor
 from dynamo.values.torch_functions import is_leaf
 from dynamo.values.transforms import transformed_outside
 from dynamo.values.wrap import is_constant
@@ -63,6 +64,7 @@ _HEAP_TYPE = 1 << 9
 _VALUES = (tuple, frozenset, str, int, float)
 # Their methods are the interpreter's own.
 _STAND_INS = (TracedGenerator, AheadIterator, operators.UserIterator, operators.SequenceIterator)
+_TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _MARKS = (
     "_torchdynamo_disable",
     "_dynamo_disable",
@@ -371,6 +373,8 @@ def instantiate(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict
 def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`type.__call__`: `__new__`, then `__init__` if an instance came out."""
     session = machine.session
+    if issubclass(cls, torch.Tensor) and cls not in _TENSORS:
+        return construct_tensor(machine, cls, args, kwargs)
     maker = attributes.class_attribute(cls, "__new__")
     if isinstance(maker, staticmethod):
         maker = maker.__func__

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.errors import BreakReason, GraphBreak
+from dynamo.graph.tensor_classes import is_traced
 from dynamo.values import operators
 from dynamo.values.attributes import class_attribute, special
 from dynamo.values.generators import TracedCallable, TracedGenerator
@@ -91,7 +92,7 @@ def call_native(
         overridden = _override(machine, function, args, kwargs)
         if overridden is not None:
             return overridden()
-    if isinstance(owner, FakeTensor) or _is_torch(function):
+    if is_traced(owner) or _is_torch(function):
         return session.recorder.call(
             function, _tensor_arguments(machine, args), _tensor_keywords(machine, kwargs)
         )
@@ -106,7 +107,7 @@ def call_native(
     if isinstance(owner, str):
         values, named = operators.plain_numbers(values), operators.plain_numbers(named)
     result = function(*values, **named)
-    if type(result) not in CONSTANTS and not isinstance(result, FakeTensor):
+    if type(result) not in CONSTANTS and not is_traced(result):
         if isinstance(function, type) and type(result) is function:
             session.created(result)
         result = session.resolve(result)

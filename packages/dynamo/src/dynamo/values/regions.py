@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OpenState",
+    "leave_state",
     "leave_states",
     "record_exits",
     "reenter",
@@ -45,7 +46,7 @@ class OpenState:
 
     manager: Any
     token: Any
-    node: torch.fx.Node
+    node: torch.fx.Node | None  # None: nothing of it is in the graph
     undo: Callable[[Any], None]
 
 
@@ -66,7 +67,8 @@ def record_exits(machine: Machine) -> list[Any]:
     """The graph ends here: it restores the state. Returns the managers to enter for real."""
     session = machine.session
     for state in reversed(session.open_states):
-        session.recorder.state_call(state.undo, (state.node,))
+        if state.node is not None:
+            session.recorder.state_call(state.undo, (state.node,))
     return [state.manager for state in session.open_states]
 
 
@@ -88,14 +90,20 @@ def _enter(
     session.open_states.append(OpenState(manager, do(*args), node, undo))
 
 
-def _leave(machine: Machine, manager: Any, what: str) -> None:
+def leave_state(machine: Machine, manager: Any, what: str) -> None:
+    """The block that was entered last ends.
+
+    Raises:
+        GraphBreak: it is another one, or began before the graph did.
+    """
     session = machine.session
     if not session.open_states or session.open_states[-1].manager is not manager:
         raise GraphBreak(
             BreakReason.OUTSIDE_EFFECT, f"{what} that began before a graph break ends here"
         )
     state = session.open_states.pop()
-    session.recorder.state_call(state.undo, (state.node,))
+    if state.node is not None:
+        session.recorder.state_call(state.undo, (state.node,))
     state.undo(state.token)
 
 
@@ -125,7 +133,7 @@ def _enter_autocast(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, A
 
 @rule(torch.autocast.__exit__)
 def _exit_autocast(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    _leave(machine, args[0], "an autocast block")
+    leave_state(machine, args[0], "an autocast block")
     return False
 
 
@@ -156,7 +164,7 @@ def _enter_inference(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, 
 
 @rule(_inference_mode.__exit__)
 def _exit_inference(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    _leave(machine, args[0], "an inference_mode block")
+    leave_state(machine, args[0], "an inference_mode block")
 
 
 # -- attention kernels ---------------------------------------------------------------------------------

@@ -65,6 +65,9 @@ def type_of(machine: Machine, value: Any) -> type:
     """`type(value)` as the program sees it."""
     kind = type(value)
     if kind is FakeTensor:
+        tagged = machine.session.recorder.kinds.get(id(value))
+        if tagged is not None:
+            return tagged
         real = machine.session.reals.get(id(value))
         return type(real) if real is not None else torch.Tensor
     if kind is TracedArray:

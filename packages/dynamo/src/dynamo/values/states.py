@@ -166,7 +166,6 @@ NAMED_RULES: dict[tuple[str, str], Any] = {
     # The fused encoder kernels hide what a compiler fuses better, attention among it.
     ("torch.backends.mha", "get_fastpath_enabled"): _answer(False),
     ("torch.onnx", "is_in_onnx_export"): _answer(False),
-    ("torch.overrides", "has_torch_function"): _answer(False),
 }
 for _function in (
     torch._C._get_tracing_state,
@@ -177,9 +176,6 @@ RULES[torch.compiler.is_compiling] = _answer(True)
 RULES[torch.compiler.is_dynamo_compiling] = _answer(True)
 RULES[torch.jit.is_scripting] = _answer(False)
 RULES[torch.jit.is_tracing] = _answer(False)
-RULES[torch.overrides.has_torch_function] = _answer(False)
-RULES[torch.overrides.has_torch_function_unary] = _answer(False)
-RULES[torch.overrides.has_torch_function_variadic] = _answer(False)
 
 
 @rule(torch.autograd.profiler.record_function.__enter__)
@@ -190,9 +186,3 @@ def _record_enter(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any
 @rule(torch.autograd.profiler.record_function.__exit__)
 def _record_exit(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return None
-
-
-@rule(torch._C.DisableTorchFunction, torch._C.DisableTorchFunctionSubclass)
-def _overrides_off(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    # Entered natively it would outlast a capture that ends inside the block.
-    raise GraphBreak(BreakReason.OUTSIDE_EFFECT, "torch-function overrides are switched off")

@@ -1,0 +1,159 @@
+"""Tensors made of tensors while capturing: the same class, with fake tensors for its parts.
+
+Comes in: a wrapper from outside and its source, or a call that has wrappers among its arguments. Goes out: a wrapper
+of fakes with the guards on how it is made; what the call gives, worked out by the class's own `__torch_dispatch__` on
+fakes. Invariant: a graph holds the call itself; what the class makes of it is for the backend to see.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from dynamo.errors import BreakReason, GraphBreak
+from dynamo.graph.tensor_classes import is_traced, is_wrapper_class
+from dynamo.guards import Guard, GuardKind, TensorGuard
+from dynamo.source import AttributeSource
+from primtorch.fake import FactoryMode, FakeTensor
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from dynamo.source import Source
+    from dynamo.values.session import Session
+
+__all__ = ["MadeAs", "call_with_wrappers", "fake_wrapper", "grown", "holds_wrapper", "plain_parts"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MadeAs:
+    """Predicate: a wrapper has these parts, and the rest of it equals this."""
+
+    names: tuple[str, ...]
+    context: Any
+
+    def __call__(self, found: Any) -> bool:
+        """Whether it is made so."""
+        names, context = found.__tensor_flatten__()
+        try:
+            return tuple(names) == self.names and bool(context == self.context)
+        except Exception:  # noqa: BLE001 - two contexts that can't be compared are two
+            return False
+
+    @property
+    def text(self) -> str:
+        """For messages."""
+        return f"its parts are {', '.join(self.names)}, made by {_short(self.context)}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def fake_wrapper(session: Session, real: Any, source: Source) -> Any:
+    """The wrapper of fakes that stands for a wrapper from outside; guarded in class, parts and context.
+
+    Raises:
+        GraphBreak: its class does not say how to take it apart, or can't put it together of fakes.
+    """
+    kind = type(real)
+    if not is_wrapper_class(kind):
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_VALUE,
+            f"{source.name()} is a {kind.__name__}, whose operators are its own and which has no "
+            "__tensor_flatten__",
+        )
+    with torch._C.DisableTorchFunction():
+        names, context = real.__tensor_flatten__()
+        shape, stride = real.shape, real.stride()
+        session.guard(GuardKind.TENSOR, source, TensorGuard.of(real))
+    made = MadeAs(tuple(names), _own_copy(context))
+    session.guards.setdefault(
+        (GuardKind.PREDICATE, source, MadeAs),
+        Guard(source, GuardKind.PREDICATE, (made, made.text), session.source_line),
+    )
+    inner = {name: _part(session, getattr(real, name), AttributeSource(source, name)) for name in names}
+    with torch._C.DisableTorchFunction():
+        try:
+            fake = kind.__tensor_unflatten__(inner, context, shape, stride)  # type: ignore[attr-defined]
+        except Exception as error:  # noqa: BLE001 - the class's own code
+            raise GraphBreak(
+                BreakReason.UNSUPPORTED_VALUE,
+                f"{source.name()}, a {kind.__name__}, is not put together by its "
+                f"__tensor_unflatten__: {type(error).__name__}: {error}",
+            ) from error
+        if not is_traced(fake):
+            raise GraphBreak(
+                BreakReason.UNSUPPORTED_VALUE, f"{source.name()}, a {kind.__name__}, has no tensors"
+            )
+        fake.requires_grad_(real.requires_grad)
+        if isinstance(real, torch.nn.Parameter):
+            fake._is_param = True
+        return grown(fake) if real.requires_grad and not real.is_leaf else fake
+
+
+def _part(session: Session, part: Any, source: Source) -> Any:
+    """A part as the capture sees it; its sizes are constants."""
+    if not isinstance(part, torch.Tensor) or id(part) in session.fakes:
+        return session.wrap(part, source)
+    return session.recorder.tensor_input(session, part, source, static=True)
+
+
+def _own_copy(context: Any) -> Any:
+    """What the program can't change afterwards."""
+    return context.copy() if type(context) in (dict, list, set) else context
+
+
+def plain_parts(source: Source, real: Any) -> Iterator[tuple[Source, torch.Tensor]]:
+    """The tensors with memory that a tensor is made of, and where they are found."""
+    if not is_wrapper_class(type(real)):
+        yield source, real
+        return
+    for name in real.__tensor_flatten__()[0]:
+        part = getattr(real, name)
+        if isinstance(part, torch.Tensor):
+            yield from plain_parts(AttributeSource(source, name), part)
+
+
+def holds_wrapper(args: Any, kwargs: Any) -> bool:
+    """Whether a wrapper is among the arguments of a call."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, tuple | list):
+            if holds_wrapper(value, {}):
+                return True
+        elif type(value) is not FakeTensor and isinstance(value, torch.Tensor) and is_traced(value):
+            return True
+    return False
+
+
+def call_with_wrappers(
+    context: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """What a call gives: autograd above, the class's own operators below it."""
+    with torch._C.DisableTorchFunctionSubclass(), FactoryMode(context):
+        return function(*args, **kwargs)
+
+
+class _Grown(torch.autograd.Function):
+    """Makes a tensor the result of a computation, as an input that is no leaf is one."""
+
+    @staticmethod
+    def forward(context: Any, anchor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        del anchor
+        context.mark_dirty(value)
+        return value
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> tuple[None, ...]:  # pragma: no cover
+        del context, gradients
+        raise AssertionError("nothing is differentiated while capturing")
+
+
+def grown(fake: Any) -> Any:
+    """The same fake with a gradient function: a leaf would refuse to be written in place."""
+    fake.requires_grad_(requires_grad=False)
+    with torch.enable_grad():
+        return _Grown.apply(torch.empty((), requires_grad=True), fake)
