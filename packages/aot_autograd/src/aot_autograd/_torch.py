@@ -46,6 +46,7 @@ __all__ = [
     "shares_version",
     "storage_identity",
     "transforms_active",
+    "view_maker",
     "without_saved_tensor_hooks",
 ]
 
@@ -215,6 +216,12 @@ def set_current_device(device: int | None) -> None:
 def mark_several_views(view: torch.Tensor) -> None:
     """Let autograd refuse in-place changes of a view as it does for the results of `split`."""
     torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE)
+
+
+def view_maker(view: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What makes the same view of another base, by autograd's own record of the view."""
+    make: Callable[[torch.Tensor], torch.Tensor] = view._view_func
+    return make
 
 
 @contextmanager

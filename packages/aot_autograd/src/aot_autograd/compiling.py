@@ -182,7 +182,7 @@ def compile_flat(
         A boxed callable that takes all of the flat inputs and returns a tuple.
     """
     if any(map(subclasses.is_wrapper, example_inputs)):
-        return _compile_translated(function, example_inputs, tools, source)
+        return _compile_translated(function, example_inputs, tools, seeds, source)
     if any(_is_lazy(example) for example in example_inputs):
         tools = replace(
             tools,
@@ -211,7 +211,7 @@ def compile_flat(
         try:
             recorded = traced(())
         except subclasses.ReturnedError:
-            return _compile_translated(function, example_inputs, tools, source)
+            return _compile_translated(function, example_inputs, tools, seeds, source)
         groups = storage_groups(example_inputs, specs)
         if groups and recorded.metadata.mutations:
             touched = mutated_groups(groups, recorded.metadata, tracks=recorded.has_backward)
@@ -226,12 +226,16 @@ def compile_flat(
 
 
 def _compile_translated(
-    function: FlatFunction, example_inputs: Sequence[Any], tools: Toolchain, source: str
+    function: FlatFunction,
+    example_inputs: Sequence[Any],
+    tools: Toolchain,
+    seeds: int,
+    source: str,
 ) -> Boxed:
     """Compile a function that takes or returns tensors made of tensors, as one of their parts."""
     translation = subclasses.translated(function, example_inputs)
     parts = translation.parts(example_inputs)
-    compiled = compile_flat(translation, parts, tools, source=source)
+    compiled = compile_flat(translation, parts, tools, seeds=seeds, source=source)
     return subclasses.callable_of(translation, compiled)
 
 

@@ -62,7 +62,7 @@ class DoubleBackward:
         flat = [*inputs, *[tangent for tangent in tangents if tangent is not None], *seeds]
         key = tuple(
             [
-                (one.requires_grad, one.shape, one.stride())
+                (type(one), one.requires_grad, one.shape, one.stride())
                 if isinstance(one, torch.Tensor)
                 else one
                 for one in flat
@@ -106,6 +106,8 @@ class DoubleBackward:
             )
         # A gradient that is one of the tangents would otherwise be an alias of an input.
         return [
-            one if one is None or one.record.storage.input is None else one.clone()
+            one.clone()
+            if isinstance(one, FakeTensor) and one.record.storage.input is not None
+            else one
             for one in gradients
         ]

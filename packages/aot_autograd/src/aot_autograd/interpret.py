@@ -73,9 +73,17 @@ class GraphFunction:
         self.__name__ = type(module).__name__
         self._last = _last_readers(module.graph)
         self._masks = simplified_masks(module)
+        # What dynamo captured has met the overrides (`__torch_function__`) already.
+        self._overridden = "wire" in module.meta
 
     def __call__(self, *args: Any) -> Sequence[Any]:
         """Run the graph; the result is the flat list of its outputs."""
+        if self._overridden:
+            with torch._C.DisableTorchFunctionSubclass():
+                return self._run(*args)
+        return self._run(*args)
+
+    def _run(self, *args: Any) -> Sequence[Any]:
         values: dict[fx.Node, Any] = {}
         context = next((arg.context for arg in args if isinstance(arg, FakeTensor)), None)
         remaining = iter(args)

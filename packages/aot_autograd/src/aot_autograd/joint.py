@@ -30,6 +30,7 @@ from aot_autograd.metadata import FunctionMetadata
 from aot_autograd.observation import Observation
 from aot_autograd.recording import RecordingContext
 from aot_autograd.sizes import symbol_of
+from aot_autograd.subclasses import is_wrapper
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta
 
 if TYPE_CHECKING:
@@ -250,7 +251,22 @@ def _record_backward(
             "a write during the backward has no place in the compiled forward",
             "write out of place in the backward",
         )
-    return [None if grad is None else context.node_of(grad) for grad in gradients]
+    return [None if grad is None else _node_of_gradient(context, grad) for grad in gradients]
+
+
+def _node_of_gradient(context: RecordingContext, gradient: Any) -> Any:
+    """The node of a gradient.
+
+    Raises:
+        UnsupportedOperator: for a tensor without operators of its own it is made of tensors.
+    """
+    if is_wrapper(gradient):
+        raise UnsupportedOperator(
+            f"a gradient that is a {type(gradient).__name__}",
+            "it belongs to an input that is a plain tensor and was mixed with such tensors",
+            f"make the input a {type(gradient).__name__} too, outside",
+        )
+    return context.node_of(gradient)
 
 
 def _gradients(

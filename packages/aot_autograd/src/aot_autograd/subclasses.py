@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aot_autograd._torch import has_own_operators, increment_version
+from aot_autograd._torch import has_own_operators, increment_version, view_maker
 from aot_autograd.errors import UnsupportedOperator
 from primtorch.fake import FakeTensor
 
@@ -45,6 +45,14 @@ class Layout:
     stride: tuple[int, ...] = field(compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """An output that is a view of an input: made of the real one, so that autograd knows it as such."""
+
+    input: int
+    make: Callable[[torch.Tensor], torch.Tensor]
+
+
 class ReturnedError(Exception):
     """A function without subclasses among its inputs returns one: it must be translated."""
 
@@ -65,9 +73,10 @@ def take_apart(tensor: Any, parts: list[Any]) -> Layout | None:
     if not is_wrapper(tensor):
         parts.append(tensor)
         return None
-    names, context = tensor.__tensor_flatten__()
-    inner = tuple(_part_of(getattr(tensor, name), parts) for name in names)
-    shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+    with torch._C.DisableTorchFunctionSubclass():  # its class must not answer for it
+        names, context = tensor.__tensor_flatten__()
+        inner = tuple(_part_of(getattr(tensor, name), parts) for name in names)
+        shape, stride = tuple(tensor.shape), tuple(tensor.stride())
     return Layout(type(tensor), tuple(names), inner, context, shape, stride)
 
 
@@ -85,7 +94,8 @@ def put_together(layout: Layout | Given | None, parts: Iterator[Any]) -> Any:
         name: put_together(part, parts)
         for name, part in zip(layout.names, layout.parts, strict=True)
     }
-    return layout.kind.__tensor_unflatten__(inner, layout.context, layout.shape, layout.stride)
+    with torch._C.DisableTorchFunctionSubclass():
+        return layout.kind.__tensor_unflatten__(inner, layout.context, layout.shape, layout.stride)
 
 
 def _has_gradient(part: torch.Tensor) -> bool:
@@ -190,15 +200,15 @@ class Translation:
 
     Attributes:
         inputs: For each of the caller's inputs its layout; None for a plain value.
-        outputs: For each output of the program its layout, the input that it is, or None; known
-            once the function was traced.
+        outputs: For each output of the program its layout, the input that it is or views, or
+            None; known once the function was traced.
         versions: How often the program changes each input that is a subclass in place.
         gradients: For each input the layout of its gradient, once it is known.
     """
 
     function: FlatFunction
     inputs: list[Layout | None]
-    outputs: list[Layout | int | None] = field(default_factory=list)
+    outputs: list[Layout | View | int | None] = field(default_factory=list)
     versions: dict[int, int] = field(default_factory=dict)
     gradients: list[list[Layout]] = field(default_factory=list)
 
@@ -224,8 +234,11 @@ class Translation:
         self.outputs = []
         for output in self.function(*args):
             position = next((n for n, arg in enumerate(args) if arg is output), None)
+            view = self._view_of_input(output, args) if position is None else None
             if position is not None and self.inputs[position] is not None:
                 self.outputs.append(position)
+            elif view is not None:
+                self.outputs.append(view)
             elif is_wrapper(output):
                 self.outputs.append(take_apart(output, []))
                 results.extend(_unwrapped(output))
@@ -237,6 +250,18 @@ class Translation:
             if layout is not None:
                 self._observe(position, layout, arg, arg._version - before[position])
         return results
+
+    def _view_of_input(self, output: Any, args: Sequence[Any]) -> View | None:
+        """How an output is made of an input that is a subclass, where autograd knows it as its view."""
+        if not is_wrapper(output) or not output._is_view():
+            return None
+        base = output._base
+        position = next((n for n, arg in enumerate(args) if arg is base), None)
+        if position is None or self.inputs[position] is None:
+            return None
+        if output.requires_grad is not (base.requires_grad and torch.is_grad_enabled()):
+            return None
+        return View(position, view_maker(output))
 
     def _observe(self, position: int, layout: Layout, arg: Any, changes: int) -> None:
         if changes and (arg.requires_grad or tuple(arg.shape) != layout.shape):
@@ -255,6 +280,8 @@ class Translation:
         for output in self.outputs:
             if isinstance(output, int):
                 results.append(args[output])
+            elif isinstance(output, View):
+                results.append(output.make(args[output.input]))
             else:
                 results.append(_rebuilt(output, remaining))
         for position, changes in self.versions.items():

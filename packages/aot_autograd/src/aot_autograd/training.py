@@ -32,6 +32,7 @@ from aot_autograd.runtime import (
     without_effects,
 )
 from aot_autograd.sizes import evaluated
+from aot_autograd.subclasses import is_wrapper
 
 if TYPE_CHECKING:
     from aot_autograd.backwards import Backwards
@@ -205,7 +206,7 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
                 values = list(keeping.in_order(values))
             if absent and absent == everything:
                 return (None, None, *no_gradients)
-            if torch.is_grad_enabled():
+            if torch.is_grad_enabled() or any(map(_is_foreign, tangents)):
                 seeds = [values[slot] for slot in compiled.seeds]
                 double = differentiable_backward(compiled, primals, versions)
                 return (None, None, *double(list(primals or ()), seeds, tangents))
@@ -229,6 +230,11 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
             return (None, None, *results)
 
     return CompiledFunction
+
+
+def _is_foreign(tangent: Any) -> bool:
+    """Whether a gradient's operators are its own: the loss was of another kind than what was traced."""
+    return type(tangent) is not torch.Tensor and is_wrapper(tangent)
 
 
 def _first_call(pending: list[Backwards], args: Sequence[Any], tensors: list[int]) -> None:
@@ -306,7 +312,7 @@ def _laid_out(
     gradient: torch.Tensor, meta: TensorMeta, sizes: Sizes | None, *, contiguous: bool
 ) -> torch.Tensor:
     """A gradient in the layout that the compiled backward was promised."""
-    if gradient.requires_grad and torch.is_grad_enabled():
+    if (gradient.requires_grad and torch.is_grad_enabled()) or _is_foreign(gradient):
         return gradient  # for the differentiable backward, which takes any layout
     if contiguous and not (gradient.is_neg() or gradient.is_conj()):
         return gradient.clone(memory_format=torch.contiguous_format)

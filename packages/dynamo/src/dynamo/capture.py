@@ -173,50 +173,55 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
         modes = ()  # they only say where factories put their tensors
     else:
         outer_modes(machine, modes)
-    try:
-        with without_function_modes(len(modes)), recorder.mode:
-            try:
-                frame = _root_frame(session, request)
-                result = machine.run(frame)
-                frame.drop_variables()
-            except GraphBreak as found:
-                stop = found
-            except RecursionError as error:
-                raise SkipFrame("the recursion is too deep to capture", recursion=True) from error
-            except Exception as error:
-                raise UserError from error
-        machine.interpreting = False
-        if machine.failed_finally is not None:
-            broken = machine.failed_finally
-            raise SkipFrame(f"a generator is dropped, and {broken.why} in its end") from broken
-        locks.require_released(machine)
-        _require_counters(session)
-        grad_after = torch.is_grad_enabled()
-        with torch._C.DisableTorchFunction():
-            if stop is None:
-                returned = _emit_result(request, emitter, result)
-            else:
-                message = _check_break(request, machine, stop)
-                returned = _emit_break(request, emitter, machine, stop)
-            regions.reenter(emitter, regions.record_exits(machine))
-            regions.restore_kernels(machine, emitter)
-    finally:
-        machine.interpreting = False
-        regions.leave_states(machine)
-        regions.restore_kernels(machine, None)
-        torch._C._set_grad_enabled(grad)
-        sys.setrecursionlimit(limit)
-    if grad_after is not grad:
-        emitter.line(f"{emitter.constant(torch._C._set_grad_enabled)}({grad_after})")
-    if stop is not None:
-        returned += "()"
-        stop = GraphBreak(stop.reason, stop.why)  # without the traceback, which holds the frames
-    try:
-        return _finish(request, machine, session, emitter, returned, state, stop, message)
-    finally:
-        # What the program used in this call must not live until the next collection of cycles.
-        machine.frames.clear()
-        session.release()
+    with without_function_modes(len(modes)):
+        try:
+            with recorder.mode:
+                try:
+                    frame = _root_frame(session, request)
+                    result = machine.run(frame)
+                    frame.drop_variables()
+                except GraphBreak as found:
+                    stop = found
+                except RecursionError as error:
+                    raise SkipFrame(
+                        "the recursion is too deep to capture", recursion=True
+                    ) from error
+                except Exception as error:
+                    raise UserError from error
+            machine.interpreting = False
+            if machine.failed_finally is not None:
+                broken = machine.failed_finally
+                raise SkipFrame(f"a generator is dropped, and {broken.why} in its end") from broken
+            locks.require_released(machine)
+            _require_counters(session)
+            grad_after = torch.is_grad_enabled()
+            with torch._C.DisableTorchFunction():
+                if stop is None:
+                    returned = _emit_result(request, emitter, result)
+                else:
+                    message = _check_break(request, machine, stop)
+                    returned = _emit_break(request, emitter, machine, stop)
+                regions.reenter(emitter, regions.record_exits(machine))
+                regions.restore_kernels(machine, emitter)
+        finally:
+            machine.interpreting = False
+            regions.leave_states(machine)
+            regions.restore_kernels(machine, None)
+            torch._C._set_grad_enabled(grad)
+            sys.setrecursionlimit(limit)
+        if grad_after is not grad:
+            emitter.line(f"{emitter.constant(torch._C._set_grad_enabled)}({grad_after})")
+        if stop is not None:
+            returned += "()"
+            stop = GraphBreak(
+                stop.reason, stop.why
+            )  # without the traceback, which holds the frames
+        try:
+            return _finish(request, machine, session, emitter, returned, state, stop, message)
+        finally:
+            # What the program used in this call must not live until the next collection of cycles.
+            machine.frames.clear()
+            session.release()
 
 
 def _sizes(request: Request) -> Sizes | None:

@@ -264,8 +264,7 @@ class Emitter:
         if kind is slice:
             return self._fresh(f"slice({self._list((value.start, value.stop, value.step))})")
         if kind is types.MethodType and (
-            isinstance(value.__self__, TracedGenerator | AheadIterator)
-            or is_traced(value.__self__)
+            isinstance(value.__self__, TracedGenerator | AheadIterator) or is_traced(value.__self__)
         ):
             return self._fresh(f"{self.value(value.__self__)}.{value.__name__}")
         if kind is types.MethodType:

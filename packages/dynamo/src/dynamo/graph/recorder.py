@@ -408,9 +408,7 @@ class Recorder:
     def _several(self, function: Any, nodes: tuple[Any, Any], result: Any) -> Any:
         node = self._node(function, *nodes)
         items = [
-            self._fake_of(item)
-            if isinstance(item, torch.Tensor) and not is_traced(item)
-            else item
+            self._fake_of(item) if isinstance(item, torch.Tensor) and not is_traced(item) else item
             for item in result
         ]
         node.meta["val"] = tuple(items)

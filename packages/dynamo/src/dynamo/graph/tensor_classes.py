@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = [
     "as_class",
     "as_plain",
-    "has_own_dispatch",
     "has_overrides",
+    "has_own_dispatch",
     "is_traced",
     "is_wrapper_class",
     "own_attribute",

@@ -75,19 +75,23 @@ def fake_wrapper(session: Session, real: Any, source: Source) -> Any:
         (GuardKind.PREDICATE, source, MadeAs),
         Guard(source, GuardKind.PREDICATE, (made, made.text), session.source_line),
     )
-    inner = {name: _part(session, getattr(real, name), AttributeSource(source, name)) for name in names}
+    inner = {
+        name: _part(session, getattr(real, name), AttributeSource(source, name)) for name in names
+    }
     with torch._C.DisableTorchFunction():
         try:
-            fake = kind.__tensor_unflatten__(inner, context, shape, stride)  # type: ignore[attr-defined]
-        except Exception as error:  # noqa: BLE001 - the class's own code
+            fake = kind.__tensor_unflatten__(inner, context, shape, stride)
+        except Exception as error:
             raise GraphBreak(
                 BreakReason.UNSUPPORTED_VALUE,
                 f"{source.name()}, a {kind.__name__}, is not put together by its "
                 f"__tensor_unflatten__: {type(error).__name__}: {error}",
             ) from error
-        if not is_traced(fake):
+        if type(fake) is not kind or not is_traced(fake):
             raise GraphBreak(
-                BreakReason.UNSUPPORTED_VALUE, f"{source.name()}, a {kind.__name__}, has no tensors"
+                BreakReason.UNSUPPORTED_VALUE,
+                f"{source.name()}, a {kind.__name__}, comes out of its __tensor_unflatten__ as "
+                f"another {type(fake).__name__}",
             )
         fake.requires_grad_(real.requires_grad)
         if isinstance(real, torch.nn.Parameter):

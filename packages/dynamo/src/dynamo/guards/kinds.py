@@ -175,7 +175,7 @@ class TensorGuard:
         if type(value) is not self.type:
             return "type", self.type.__name__, type(value).__name__
         assert isinstance(value, torch.Tensor)
-        with torch._C.DisableTorchFunctionSubclass():  # its class must not answer for it
+        with torch._C.DisableTorchFunction():  # neither its class nor a mode answers for it
             return self._difference(value)
 
     def _difference(self, value: torch.Tensor) -> tuple[str, str, str] | None:  # one test per field
@@ -320,7 +320,7 @@ def global_hook_tables() -> tuple[dict[Any, Any], ...]:
 def storage_pattern(tensors: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """For each tensor the index of the first one that shares its storage."""
     first: dict[int, int] = {}
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunction():
         return tuple(
             first.setdefault(tensor.untyped_storage()._cdata, index)
             for index, tensor in enumerate(tensors)

@@ -78,7 +78,7 @@ def special(cls: type, name: str) -> types.FunctionType | None:
     found = class_attribute(cls, name)
     if type(found) is not _FUNCTION or cls in _SYMBOLIC:
         return None
-    if found.__module__ == "torch._tensor":  # `Tensor`'s own, on a wrapper
+    if found.__module__ == "torch._tensor" and cls is not FakeTensor:  # `Tensor`'s own
         return None
     return found
 

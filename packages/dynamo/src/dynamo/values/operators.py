@@ -96,12 +96,13 @@ def _simple(value: Any) -> bool:
 
 def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any) -> Any:
     """`left <op> right`, in place for the in-place operators."""
-    if type(left) in _PLAIN and type(right) in _PLAIN:
+    kinds = machine.session.recorder.kinds
+    if type(left) in _PLAIN and type(right) in _PLAIN and not kinds:
         if type(left) is str:
             right = plain_numbers(right)
         return function(left, right)
     in_place, forward, backward = _METHODS[function]
-    kind_left, kind_right = type(left), type(right)
+    kind_left, kind_right = kinds.get(id(left), type(left)), kinds.get(id(right), type(right))
     if in_place is not None:
         method = special(kind_left, in_place)
         if method is not None:
@@ -141,7 +142,7 @@ def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any
 def unary(machine: Machine, function: Callable[..., Any], value: Any) -> Any:
     """`-value`, `+value`, `~value`."""
     method = special(
-        type(value),
+        machine.session.recorder.kinds.get(id(value), type(value)),
         {"neg": "__neg__", "pos": "__pos__"}.get(getattr(function, "__name__", ""), "__invert__"),
     )
     return function(value) if method is None else _call(machine, method, value)
@@ -149,7 +150,8 @@ def unary(machine: Machine, function: Callable[..., Any], value: Any) -> Any:
 
 def compare(machine: Machine, function: Callable[..., Any], left: Any, right: Any) -> Any:
     """`left <comparison> right`."""
-    kind_left, kind_right = type(left), type(right)
+    kinds = machine.session.recorder.kinds
+    kind_left, kind_right = kinds.get(id(left), type(left)), kinds.get(id(right), type(right))
     if kind_left in _PLAIN and kind_right in _PLAIN:
         return function(left, right)
     forward, backward = _REFLECTED[function]
@@ -209,7 +211,9 @@ def truth(machine: Machine, value: Any) -> bool:
     kind = type(value)
     if kind is bool:
         return bool(value)
-    if kind is FakeTensor:
+    if isinstance(value, torch.Tensor) and (
+        kind is FakeTensor or special(kind, "__bool__") is None
+    ):
         return bool(machine.session.recorder.data_dependent_truth(value))
     method = special(kind, "__bool__")
     if method is not None:
@@ -329,8 +333,11 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
     if isinstance(container, set | frozenset | str | bytes | range):
         item = as_key(machine, item)
         return bool(item in container)
-    if isinstance(container, FakeTensor):
-        return truth(machine, operator.contains(container, item))
+    if isinstance(container, torch.Tensor):
+        found = _overridden(machine, torch.Tensor.__contains__, container, item)
+        if found is NotImplemented:
+            found = operator.contains(container, item)
+        return truth(machine, found)
     if isinstance(container, list | tuple):
         return _sequence_contains(machine, container, item)
     if hasattr(kind, "__contains__"):
@@ -383,14 +390,17 @@ def subscript(machine: Machine, container: Any, key: Any) -> Any:
             key = _sized(key)
         value = container[key]
         return machine.session.resolve(value) if type(value) is Lazy else value
-    if kind is FakeTensor:
+    if kind is FakeTensor and not machine.session.recorder.kinds:
         return container[_prepare_index(machine, key)]
     if kind is dict:
         return _dict_item(machine, container, key)
+    kind = machine.session.recorder.kinds.get(id(container), kind)
     method = special(kind, "__getitem__")
     if method is not None:
         machine.session.guard_class_attribute(kind, "__getitem__", method)
         return _call(machine, method, container, key)
+    if isinstance(container, torch.Tensor):
+        return container[_prepare_index(machine, key)]
     if isinstance(container, dict):
         return _dict_item(machine, container, key)
     if isinstance(container, type):
@@ -492,13 +502,13 @@ def _dict_item(machine: Machine, container: Any, key: Any) -> Any:
 
 def store_subscript(machine: Machine, container: Any, key: Any, value: Any) -> None:
     """`container[key] = value`."""
-    kind = type(container)
-    if kind is FakeTensor:
-        container[_prepare_index(machine, key)] = value
-        return
+    kind = machine.session.recorder.kinds.get(id(container), type(container))
     method = special(kind, "__setitem__")
     if method is not None:
         _call(machine, method, container, key, value)
+        return
+    if isinstance(container, torch.Tensor):
+        container[_prepare_index(machine, key)] = value
         return
     if isinstance(container, dict):
         key = as_key(machine, key)
@@ -520,9 +530,20 @@ def delete_subscript(machine: Machine, container: Any, key: Any) -> None:
     del container[key]
 
 
+def _overridden(machine: Machine, function: Any, *args: Any) -> Any:
+    """What the overrides of a tensor's class make of one of its special methods; NotImplemented without."""
+    overrides = machine.session.recorder.overrides
+    if not overrides.met:
+        return NotImplemented
+    return overrides.dispatch(machine, function, args, {})
+
+
 def length(machine: Machine, value: Any) -> Any:
     """`len(value)`."""
     if type(value) is FakeTensor:
+        found = _overridden(machine, torch.Tensor.__len__, value)
+        if found is not NotImplemented:
+            return found
         return value.shape[0] if value.dim() else len(value)
     method = special(type(value), "__len__")
     if method is not None:
@@ -581,7 +602,10 @@ def get_iterator(machine: Machine, value: Any) -> Any:
     kind = type(value)
     if kind is list or kind is tuple or kind is TracedGenerator or kind is AheadIterator:
         return iter(value)
-    if isinstance(value, FakeTensor):
+    if isinstance(value, torch.Tensor):
+        found = _overridden(machine, torch.Tensor.__iter__, value)
+        if found is not NotImplemented:
+            return found
         return iter(machine.session.recorder.unbind(value))
     method = special(kind, "__iter__")
     if method is not None:

@@ -1,9 +1,9 @@
 # ruff: noqa: ARG001 - one signature for all rules
 """Tensor subclasses of the program: how they are made, and what torch's own parts of their protocol mean.
 
-The overrides themselves are the program's code and interpreted (`graph.overrides`); here are the functions of torch that
-they call: the default `__torch_function__`, switching overrides off, modes, `as_subclass`. Invariant: a tensor whose
-class has overrides is a fake tagged with its class.
+The overrides themselves are the program's code and interpreted (`graph.overrides`); here are the functions of torch
+that they call: the default `__torch_function__`, switching overrides off, modes, `as_subclass`. Invariant: a tensor
+whose class has overrides is a fake tagged with its class.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _AS_IS = torch.overrides.get_default_nowrap_functions
 # -- the protocol's own functions ----------------------------------------------------------------------
 
 
-@rule(torch.Tensor.__torch_function__.__func__)  # type: ignore[attr-defined]  # a class method's
+@rule(torch.Tensor.__torch_function__.__func__)
 def _default_override(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a subclass inherits: the function itself, its tensors as the subclass."""
     cls, function, kinds, *rest = _bound(args, kwargs)
@@ -87,14 +87,18 @@ def _converted(machine: Machine, result: Any, cls: type, before: Any) -> Any:
         if issubclass(type_of(machine, result), cls):
             return result
         recorder = machine.session.recorder
-        if type(result) is FakeTensor and recorder.made_since(result, before) and not has_own_dispatch(cls):
+        if (
+            type(result) is FakeTensor
+            and recorder.made_since(result, before)
+            and not has_own_dispatch(cls)
+        ):
             recorder.kinds[id(result)] = cls
             return result
         return _as_class(machine, result, cls)
     if type(result) in (tuple, list):
         return type(result)(_converted(machine, item, cls, before) for item in result)
     if isinstance(result, tuple) and any(map(is_traced, result)):
-        return type(result)(tuple(_converted(machine, item, cls, before) for item in result))  # type: ignore[call-arg]
+        return type(result)(tuple(_converted(machine, item, cls, before) for item in result))
     return result
 
 
@@ -139,7 +143,8 @@ def _new(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     cls, *rest = args
     if len(rest) != 1 or kwargs or type(rest[0]) is not FakeTensor:
         raise GraphBreak(
-            BreakReason.UNSUPPORTED_CALL, f"a {cls.__qualname__} is made of something else than a tensor"
+            BreakReason.UNSUPPORTED_CALL,
+            f"a {cls.__qualname__} is made of something else than a tensor",
         )
     return _as_class(machine, rest[0], cls)
 
@@ -196,9 +201,7 @@ def _switch(manager: Any) -> None:
         overrides = machine.session.recorder.overrides
         modes = overrides.modes
         if manager is torch._C.DisableTorchFunction and modes:
-            raise GraphBreak(
-                BreakReason.OUTSIDE_EFFECT, "torch-function modes are switched off"
-            )
+            raise GraphBreak(BreakReason.OUTSIDE_EFFECT, "torch-function modes are switched off")
         overrides.off += 1
 
         def undo(_: Any) -> None:
@@ -270,5 +273,3 @@ RULES[torch.overrides.has_torch_function_variadic] = _asked(lambda args: args)
 def _handle(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     function, _, *rest = args
     return machine.session.recorder.overrides.dispatch(machine, function, tuple(rest), kwargs)
-
-

@@ -19,11 +19,22 @@ from dynamo.values import locks as _locks  # registers its rules
 from dynamo.values import optimizers as _optimizers  # registers its rules
 from dynamo.values import pullbacks as _pullbacks  # registers its rules
 from dynamo.values import regions as _regions  # registers its rules
-from dynamo.values import tensor_subclasses as _tensor_subclasses  # registers its rules
+from dynamo.values import tensor_subclasses as _subclasses  # registers its rules
 from dynamo.values import transforms as _transforms  # registers its rules
 
 assert all(
-    (_checks, _classes, _copies, _functions, _locks, _optimizers, _pullbacks, _regions, _transforms)
+    (
+        _checks,
+        _classes,
+        _copies,
+        _functions,
+        _locks,
+        _optimizers,
+        _pullbacks,
+        _regions,
+        _subclasses,
+        _transforms,
+    )
 ), "imported for their rules"
 
 __all__ = [
