@@ -129,19 +129,21 @@ class Unwrap(torch.autograd.Function):
             for gradient, (shape, dtype, device) in zip(gradients, ctx.metas, strict=True)
         ]
         layout = ctx.gradient[0] if ctx.gradient else ctx.layout
-        return Wrap.apply(layout, None, *filled), None
+        return Wrap.apply(layout, None, layout, *filled), None
 
 
 class Wrap(torch.autograd.Function):
     """Plain parts -> a subclass; its gradient is taken apart."""
 
     @staticmethod
-    def forward(ctx: Any, layout: Layout, gradient: list[Layout] | None, *parts: Any) -> Any:
+    def forward(
+        ctx: Any, layout: Layout, gradient: list[Layout] | None, expected: Layout, *parts: Any
+    ) -> Any:
         """The subclass; the layout of its gradient is put into `gradient` when it is known.
 
-        Without such a list the gradient must have the layout of the subclass itself.
+        Without such a list the gradient must have the layout `expected`.
         """
-        ctx.layout, ctx.gradient = layout, gradient
+        ctx.expected, ctx.gradient = expected, gradient
         ctx.differentiable = [_has_gradient(part) for part in parts]
         ctx.set_materialize_grads(False)
         return put_together(layout, iter([part.detach() for part in parts]))
@@ -150,15 +152,15 @@ class Wrap(torch.autograd.Function):
     def backward(ctx: Any, gradient: Any) -> Any:
         """The gradients of the parts."""
         if gradient is None:
-            return (None, None, *[None for _ in ctx.differentiable])
+            return (None, None, None, *[None for _ in ctx.differentiable])
         found = take_apart(gradient, [])
         if ctx.gradient is not None and found is not None:
             ctx.gradient[:] = [found]
-        elif found != ctx.layout:
-            gradient = _as_expected(gradient, ctx.layout)
+        elif found != ctx.expected:
+            gradient = _as_expected(gradient, ctx.expected)
         parts = _unwrapped(gradient)
         pairs = zip(parts, ctx.differentiable, strict=True)
-        return (None, None, *[part if own else None for part, own in pairs])
+        return (None, None, None, *[part if own else None for part, own in pairs])
 
 
 def _as_expected(gradient: Any, layout: Layout) -> Any:
@@ -203,6 +205,7 @@ class Translation:
         outputs: For each output of the program its layout, the input that it is or views, or
             None; known once the function was traced.
         versions: How often the program changes each input that is a subclass in place.
+        tangents: For each output that is a subclass the layout in which its gradient comes in.
         gradients: For each input the layout of its gradient, once it is known.
     """
 
@@ -210,6 +213,7 @@ class Translation:
     inputs: list[Layout | None]
     outputs: list[Layout | View | int | None] = field(default_factory=list)
     versions: dict[int, int] = field(default_factory=dict)
+    tangents: list[Layout | None] = field(default_factory=list)
     gradients: list[list[Layout]] = field(default_factory=list)
 
     def parts(self, args: Sequence[Any]) -> list[Any]:
@@ -231,20 +235,24 @@ class Translation:
         ]
         before = [arg._version if isinstance(arg, torch.Tensor) else 0 for arg in args]
         results: list[Any] = []
-        self.outputs = []
+        self.outputs, self.tangents = [], []
         for output in self.function(*args):
             position = next((n for n, arg in enumerate(args) if arg is output), None)
+            tangent = None
             view = self._view_of_input(output, args) if position is None else None
             if position is not None and self.inputs[position] is not None:
                 self.outputs.append(position)
             elif view is not None:
                 self.outputs.append(view)
             elif is_wrapper(output):
-                self.outputs.append(take_apart(output, []))
-                results.extend(_unwrapped(output))
+                layout = take_apart(output, [])
+                tangent = _tangent_layout(output, layout)
+                self.outputs.append(layout)
+                results.extend(_unwrapped(output, [tangent]))
             else:
                 self.outputs.append(None)
                 results.append(output)
+            self.tangents.append(tangent)
         self.versions = {}
         for position, (layout, arg) in enumerate(zip(self.inputs, args, strict=True)):
             if layout is not None:
@@ -277,27 +285,44 @@ class Translation:
         """The program's outputs from those of the compiled parts."""
         remaining = iter(values)
         results: list[Any] = []
-        for output in self.outputs:
+        for output, tangent in zip(self.outputs, self.tangents, strict=True):
             if isinstance(output, int):
                 results.append(args[output])
             elif isinstance(output, View):
                 results.append(output.make(args[output.input]))
             else:
-                results.append(_rebuilt(output, remaining))
+                results.append(_rebuilt(output, remaining, expected=tangent))
         for position, changes in self.versions.items():
             for _ in range(changes):
                 increment_version(args[position])
         return tuple(results)
 
 
+def _tangent_layout(output: Any, layout: Any) -> Layout:
+    """How the gradient of an output is made: as the output, unless its class says otherwise."""
+    found = None
+    if hasattr(output, "__coerce_tangent_metadata__"):
+        ours: list[Any] = []
+        theirs: list[Any] = []
+        take_apart(output, ours)
+        with torch.no_grad():
+            found = take_apart(output.detach().__coerce_tangent_metadata__(), theirs)
+        if [part.shape for part in ours] != [part.shape for part in theirs]:
+            found = None  # the parts' gradients have the parts' shapes
+    return layout if found is None else found
+
+
 def _rebuilt(
-    layout: Layout | None, values: Iterator[Any], gradient: list[Layout] | None = None
+    layout: Layout | None,
+    values: Iterator[Any],
+    gradient: list[Layout] | None = None,
+    expected: Layout | None = None,
 ) -> Any:
     if layout is None:
         return next(values)
     parts = [next(values) for _ in range(_count(layout))]
     if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
-        return Wrap.apply(layout, gradient, *parts)
+        return Wrap.apply(layout, gradient, expected or layout, *parts)
     return put_together(layout, iter([part.detach() for part in parts]))
 
 

@@ -284,7 +284,7 @@ class Recorder:
         if kind is torch.bool or kind.is_complex:
             raise GraphBreak(BreakReason.DATA_DEPENDENT_VALUE, f"a {kind} is read from a tensor")
         assert self.sizes is not None, "asked by who has looked"
-        node = self._node(torch.Tensor.item, (self.node_of(value),), {})
+        node = self.new_node(torch.Tensor.item, (self.node_of(value),), {})
         node.meta["val"] = number = self.sizes.new_number(node, real=kind.is_floating_point)
         self._constants.append(number)
         self.effects += 1  # who reads a number may use it where no output shows it
@@ -302,7 +302,7 @@ class Recorder:
         number = self.known.numbers_only(function, name, args, kwargs)
         if number is not None:
             return self._number(number)
-        nodes = self._arguments(args), self._arguments(kwargs)
+        nodes = self.arguments(args), self.arguments(kwargs)
         versions = [(value, _version(value)) for value in args if is_traced(value)]
         if self.sizes is not None:
             self.sizes.environment.allow_unbacked = self.sizes.run_time_shapes
@@ -322,7 +322,7 @@ class Recorder:
                 return self._record(
                     function, self.known.replaced(args), self.known.replaced(kwargs)
                 )
-            self._failed(function, error)
+            self.failed(function, error)
         if self.known:
             self.known.seen(name, args, kwargs)
             if _writes(name) or name in calls.EFFECTS or "out" in kwargs:
@@ -332,12 +332,12 @@ class Recorder:
         if is_traced(result):
             if _writes(name) and args and is_traced(args[0]):
                 self.mutated.add(id(args[0]))
-                node = self._node(function, *nodes)
+                node = self.new_node(function, *nodes)
                 node.meta["val"] = args[0]
                 return args[0]
             known = self.nodes.get(id(result))
             if known is None and id(result) not in self._inputs:
-                node = self._node(function, *nodes)
+                node = self.new_node(function, *nodes)
                 node.meta["val"] = result
                 self.nodes[id(result)] = node
                 self._constants.append(result)
@@ -346,7 +346,7 @@ class Recorder:
                 self.known.note(function, name, args, kwargs, result)
             elif kwargs.get("out") is not None or _writes(name):
                 self.mutated.add(id(result))
-                self._node(function, *nodes).meta["val"] = result
+                self.new_node(function, *nodes).meta["val"] = result
             else:  # an argument came back: as it was, or written to (`relu(x, inplace=True)`)
                 written = [
                     value for value, old in versions if old is None or _version(value) != old
@@ -354,7 +354,7 @@ class Recorder:
                 if written or kwargs.get("inplace"):
                     self.known.written(written or (result,))
                     self.mutated.update(id(value) for value in written or (result,))
-                    self._node(function, *nodes).meta["val"] = result
+                    self.new_node(function, *nodes).meta["val"] = result
             return result
         if name.startswith("_foreach_") and name.endswith("_"):
             self.mutated.update(id(value) for value in args[0])
@@ -364,12 +364,12 @@ class Recorder:
         if name in calls.EFFECTS:
             if args and is_traced(args[0]):
                 self.mutated.add(id(args[0]))
-            self._node(function, *nodes).meta["val"] = None
+            self.new_node(function, *nodes).meta["val"] = None
         elif result is None and _has_fake(args, kwargs):
             # What gives nothing back is called for what it does to its arguments.
             self.known.clear()
             self.mutated.update(map(id, traced_in(args, kwargs)))
-            self._node(function, *nodes).meta["val"] = None
+            self.new_node(function, *nodes).meta["val"] = None
         return result
 
     def record(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -398,7 +398,7 @@ class Recorder:
 
     def _number(self, real: torch.Tensor) -> Any:
         """A tensor of one known number, made anew in the graph."""
-        node = self._node(torch.tensor, (real.item(),), {"dtype": real.dtype})
+        node = self.new_node(torch.tensor, (real.item(),), {"dtype": real.dtype})
         fake = self._fake_of(real)
         node.meta["val"] = fake
         self.nodes[id(fake)] = node
@@ -406,7 +406,7 @@ class Recorder:
         return fake
 
     def _several(self, function: Any, nodes: tuple[Any, Any], result: Any) -> Any:
-        node = self._node(function, *nodes)
+        node = self.new_node(function, *nodes)
         items = [
             self._fake_of(item) if isinstance(item, torch.Tensor) and not is_traced(item) else item
             for item in result
@@ -435,7 +435,8 @@ class Recorder:
             return type(result)(items)
         return result
 
-    def _failed(self, function: Any, error: Exception) -> None:
+    def failed(self, function: Any, error: Exception) -> None:
+        """A call that raises is a graph break: the statement runs eagerly."""
         name = getattr(function, "__qualname__", repr(function))
         kind = type(error).__name__
         if "DataDependent" in kind:
@@ -451,9 +452,9 @@ class Recorder:
         self, result: torch.Tensor, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """A real tensor that a function made past the mode: the call is recorded all the same."""
-        nodes = self._arguments(args), self._arguments(kwargs)
+        nodes = self.arguments(args), self.arguments(kwargs)
         fake = self._fake_of(result)
-        node = self._node(function, *nodes)
+        node = self.new_node(function, *nodes)
         node.meta["val"] = fake
         self.nodes[id(fake)] = node
         self._constants.append(fake)
@@ -471,55 +472,21 @@ class Recorder:
         if self.machine is not None:
             name = getattr(function, "__qualname__", "a function")
             self.machine.session.assumptions.refuse(f"{name} is allowed in the graph unseen")
-        nodes = self._arguments(args), self._arguments(kwargs)
+        nodes = self.arguments(args), self.arguments(kwargs)
         try:
             with torch._C.DisableTorchFunction():
                 result = function(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - whatever torch raised becomes a break
-            self._failed(function, error)
+            self.failed(function, error)
         if is_traced(result):
-            self.made(result, self._node(function, *nodes))
+            self.made(result, self.new_node(function, *nodes))
             return result
         return self._several(function, nodes, result)
-
-    def record_made(self, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A wrapper made by its own constructor: one node, its code unseen."""
-        nodes = self._arguments(args), self._arguments(kwargs)
-        try:
-            with torch._C.DisableTorchFunction():
-                made = cls(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - the class's own code
-            self._failed(cls, error)
-        self.made(made, self._node(cls, *nodes))
-        return made
-
-    def wrapper_attribute(self, owner: Any, name: str) -> Any:
-        """A part or another attribute of a wrapper that was made in the graph."""
-        value = vars(owner)[name]
-        if is_traced(value) and id(value) not in self.nodes and id(value) not in self._inputs:
-            node = self.graph.call_function(getattr, (self.node_of(owner), name))
-            self._describe(node)
-            self.made(value, node)
-        return value
-
-    def last_node(self) -> torch.fx.Node:
-        """The node that was recorded last, or the graph's beginning."""
-        return self.graph._root.prev
-
-    def made_since(self, value: Any, node: torch.fx.Node) -> bool:
-        """Whether a tensor's own node came after this one, so that nothing else can hold the tensor."""
-        own = self.nodes.get(id(value))
-        now = self.last_node()
-        while own is not None and now is not node and now is not self.graph._root:
-            if now is own:
-                return now.op != "placeholder"
-            now = now.prev
-        return False
 
     def effect(self, function: Any, args: tuple[Any, ...]) -> torch.fx.Node:
         """A call recorded for its effect on torch's state (grad mode, autocast)."""
         self.effects += 1
-        node = self._node(function, args, {})
+        node = self.new_node(function, args, {})
         node.meta["val"] = None
         return node
 
@@ -562,7 +529,8 @@ class Recorder:
 
     # -- nodes -------------------------------------------------------------------------------------
 
-    def _node(self, function: Any, args: Any, kwargs: Any) -> torch.fx.Node:
+    def new_node(self, function: Any, args: Any, kwargs: Any) -> torch.fx.Node:
+        """Append a call, with the user's line."""
         kind, target, args = calls.target_of(function, args)
         node = self.graph.create_node(kind, target, tuple(args), dict(kwargs))
         self._describe(node)
@@ -614,22 +582,23 @@ class Recorder:
             found = self._locations[key] = (*key, frame.code.co_name, text)
         return found
 
-    def _arguments(self, value: Any) -> Any:
+    def arguments(self, value: Any) -> Any:
+        """A call's arguments as fx has them: nodes for the tensors and symbolic numbers of the capture."""
         kind = type(value)
         if kind is FakeTensor:
             return self.node_of(value)
         if kind is tuple:
-            return tuple(map(self._arguments, value))
+            return tuple(map(self.arguments, value))
         if kind is list:
-            return [self._arguments(item) for item in value]
+            return [self.arguments(item) for item in value]
         if kind is dict:
-            return {name: self._arguments(item) for name, item in value.items()}
+            return {name: self.arguments(item) for name, item in value.items()}
         if kind in _PLAIN:
             return value
         if kind is torch.Size:
-            return tuple(map(self._arguments, value))
+            return tuple(map(self.arguments, value))
         if kind is slice:
-            return slice(*map(self._arguments, (value.start, value.stop, value.step)))
+            return slice(*map(self.arguments, (value.start, value.stop, value.step)))
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             assert self.sizes is not None, "symbolic values come from sizes"
             return self.sizes.node_of(self, value)
@@ -638,9 +607,9 @@ class Recorder:
         if isinstance(value, int | float | str) and not isinstance(value, bool):
             return type(value).__mro__[-2](value) if kind is not bool else value
         if isinstance(value, tuple):
-            return tuple(map(self._arguments, value))
+            return tuple(map(self.arguments, value))
         if isinstance(value, dict):
-            return {name: self._arguments(item) for name, item in value.items()}
+            return {name: self.arguments(item) for name, item in value.items()}
         if kind is type and value in _DTYPES:  # `dtype=float`, as eager reads it
             return _DTYPES[value]
         if value is Ellipsis or isinstance(value, type) or kind is range:

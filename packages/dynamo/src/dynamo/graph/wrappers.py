@@ -21,10 +21,36 @@ from primtorch.fake import FactoryMode, FakeTensor
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from dynamo.graph.recorder import Recorder
     from dynamo.source import Source
     from dynamo.values.session import Session
 
-__all__ = ["MadeAs", "call_with_wrappers", "fake_wrapper", "grown", "holds_wrapper", "plain_parts"]
+__all__ = [
+    "MadeAs",
+    "call_with_wrappers",
+    "fake_wrapper",
+    "grown",
+    "holds_wrapper",
+    "last_node",
+    "made_since",
+    "plain_parts",
+    "record_made",
+    "record_whole",
+    "wrapper_attribute",
+]
+
+# What fx takes as an argument as it is.
+_PLAIN = (
+    int,
+    float,
+    bool,
+    complex,
+    str,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.memory_format,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,6 +165,79 @@ def call_with_wrappers(
     """What a call gives: autograd above, the class's own operators below it."""
     with torch._C.DisableTorchFunctionSubclass(), FactoryMode(context):
         return function(*args, **kwargs)
+
+
+def record_made(recorder: Recorder, cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A wrapper made by its own constructor: one node, its code unseen."""
+    nodes = recorder.arguments(args), recorder.arguments(kwargs)
+    try:
+        with torch._C.DisableTorchFunction():
+            made = cls(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - the class's own code
+        recorder.failed(cls, error)
+    recorder.made(made, recorder.new_node(cls, *nodes))
+    return made
+
+
+def record_whole(
+    recorder: Recorder, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """A library function that is one call in the graph; objects among its arguments belong to it."""
+    nodes = _with_objects(recorder, args), _with_objects(recorder, kwargs)
+    recorder.overrides.subclasses = recorder.overrides.wrappers = True
+    try:
+        with torch._C.DisableTorchFunction():
+            result = call_with_wrappers(recorder.context, function, args, kwargs)
+    except GraphBreak:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it raised becomes a break
+        recorder.failed(function, error)
+    if id(result) not in recorder.nodes and not recorder.is_input(result):
+        owner: Any = type(args[0]) if args else None
+        if getattr(owner, function.__name__, None) is function:
+            node = recorder.graph.call_method(function.__name__, *nodes)
+            recorder.describe(node)
+        else:
+            node = recorder.new_node(function, *nodes)
+        recorder.made(result, node)
+    return result
+
+
+def _with_objects(recorder: Recorder, value: Any) -> Any:
+    if type(value) is dict:
+        return {name: _with_objects(recorder, item) for name, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)([_with_objects(recorder, item) for item in value])
+    if is_traced(value) or type(value) in _PLAIN:
+        return recorder.arguments(value)
+    return recorder.attribute(value, type(value).__name__.lower())
+
+
+def wrapper_attribute(recorder: Recorder, owner: Any, name: str) -> Any:
+    """A part or another attribute of a wrapper that was made in the graph."""
+    with torch._C.DisableTorchFunction():
+        value = getattr(owner, name)
+    if is_traced(value) and id(value) not in recorder.nodes and not recorder.is_input(value):
+        node = recorder.graph.call_function(getattr, (recorder.node_of(owner), name))
+        recorder.describe(node)
+        recorder.made(value, node)
+    return value
+
+
+def last_node(recorder: Recorder) -> torch.fx.Node:
+    """The node that was recorded last, or the graph's beginning."""
+    return recorder.graph._root.prev
+
+
+def made_since(recorder: Recorder, value: Any, node: torch.fx.Node) -> bool:
+    """Whether a tensor's own node came after this one, so that nothing else can hold the tensor."""
+    own = recorder.nodes.get(id(value))
+    now = last_node(recorder)
+    while own is not None and now is not node and now is not recorder.graph._root:
+        if now is own:
+            return now.op != "placeholder"
+        now = now.prev
+    return False
 
 
 class _Grown(torch.autograd.Function):

@@ -16,6 +16,7 @@ import torch
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.graph.tensor_classes import is_traced, own_attribute
+from dynamo.graph.wrappers import wrapper_attribute
 from dynamo.guards import GuardKind
 from dynamo.guards.kinds import MISSING as GUARD_MISSING
 from dynamo.machine.frame import NULL
@@ -177,8 +178,14 @@ def _subclass_attribute(machine: Machine, owner: Any, real: Any, name: str) -> A
     if present and data_descriptor:
         session.guard_class_attribute(kind, name, found)
         return _property(machine, owner, found, name)
+    if present and type(found) is types.MemberDescriptorType:
+        if real is None:
+            return wrapper_attribute(recorder, owner, name)
+        return wrap(
+            session, getattr(real, name), AttributeSource(session.known_source(owner), name)
+        )
     if real is None and type(owner) is not FakeTensor and name in vars(owner):
-        return recorder.wrapper_attribute(owner, name)
+        return wrapper_attribute(recorder, owner, name)
     if present and not (real is not None and name in vars(real)):
         session.guard_class_attribute(kind, name, found)
         if type(found) is _FUNCTION:

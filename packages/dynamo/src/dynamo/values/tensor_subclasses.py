@@ -20,6 +20,7 @@ from dynamo.graph.tensor_classes import (
     is_traced,
     is_wrapper_class,
 )
+from dynamo.graph.wrappers import last_node, made_since, record_made
 from dynamo.source import ConstantSource
 from dynamo.values import attributes, operators
 from dynamo.values.regions import OpenState, leave_state
@@ -46,7 +47,7 @@ def _default_override(machine: Machine, args: tuple[Any, ...], kwargs: dict[str,
     if not all(issubclass(cls, kind) for kind in operators.iterate(machine, kinds)):
         return NotImplemented
     recorder = machine.session.recorder
-    before = recorder.last_node()
+    before = last_node(recorder)
     result = _without_overrides(machine, function, *rest)
     if function in _AS_IS():
         return result
@@ -89,7 +90,7 @@ def _converted(machine: Machine, result: Any, cls: type, before: Any) -> Any:
         recorder = machine.session.recorder
         if (
             type(result) is FakeTensor
-            and recorder.made_since(result, before)
+            and made_since(recorder, result, before)
             and not has_own_dispatch(cls)
         ):
             recorder.kinds[id(result)] = cls
@@ -176,7 +177,7 @@ def construct_tensor(
         for name, found in (("__new__", maker), ("__init__", initialiser)):
             if found is not attributes.MISSING:
                 session.guard_class_attribute(cls, name, found)
-        return recorder.record_made(cls, args, kwargs)
+        return record_made(recorder, cls, args, kwargs)
     function = maker.__func__ if isinstance(maker, staticmethod) else maker
     session.guard_class_attribute(cls, "__new__", maker)
     made = calls.call(machine, function, (cls, *args), kwargs)

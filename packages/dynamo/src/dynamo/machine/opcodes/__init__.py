@@ -14,6 +14,7 @@ from dynamo.machine.opcodes import (
 from dynamo.values import checks as _checks  # registers its rules
 from dynamo.values import classes as _classes  # registers its rules
 from dynamo.values import copies as _copies  # registers its rules
+from dynamo.values import distributed as _distributed  # registers its rules
 from dynamo.values import functions as _functions  # registers its rules
 from dynamo.values import locks as _locks  # registers its rules
 from dynamo.values import optimizers as _optimizers  # registers its rules
@@ -27,6 +28,7 @@ assert all(
         _checks,
         _classes,
         _copies,
+        _distributed,
         _functions,
         _locks,
         _optimizers,
