@@ -17,7 +17,6 @@ import sys
 import time
 import warnings
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -25,10 +24,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.append(str(Path(__file__).parents[3] / "aot_autograd" / "tests"))
+import compile_api
 import test_random_programs as programs
 from workers import run_once
-
-import compile_api
 
 PATIENCE = 120.0
 OPTIONS = {"fallback_random": True}

@@ -7,10 +7,12 @@ those that eager hands to an override.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo._torch import function_mode_stack
 from dynamo.graph.tensor_classes import has_overrides
 from primtorch.fake import FakeTensor
 
@@ -53,14 +55,16 @@ class Overrides:
         from dynamo.values import attributes, calls
 
         kinds = tuple(kind for _, kind in owners)
-        with machine.session.recorder.mode:
+        mode = machine.session.recorder.mode
+        # Called from within a call of torch, capture's mode is off until that call is over.
+        with nullcontext() if mode in function_mode_stack() else mode:
             if self.modes:
-                mode = self.modes.pop()
+                own = self.modes.pop()
                 try:
-                    method = attributes.load(machine, mode, "__torch_function__")
+                    method = attributes.load(machine, own, "__torch_function__")
                     result = calls.call(machine, method, (function, kinds, args, dict(kwargs)), {})
                 finally:
-                    self.modes.append(mode)
+                    self.modes.append(own)
                 if result is not NotImplemented:
                     return result
             for owner, kind in owners:

@@ -193,9 +193,9 @@ def record_whole(
     except Exception as error:  # noqa: BLE001 - whatever it raised becomes a break
         recorder.failed(function, error)
     if id(result) not in recorder.nodes and not recorder.is_input(result):
-        owner: Any = type(args[0]) if args else None
-        if getattr(owner, function.__name__, None) is function:
-            node = recorder.graph.call_method(function.__name__, *nodes)
+        name = str(function.__name__)
+        if args and name in vars(type(args[0])):
+            node = recorder.graph.call_method(name, *nodes)
             recorder.describe(node)
         else:
             node = recorder.new_node(function, *nodes)

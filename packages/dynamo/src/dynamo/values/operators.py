@@ -87,6 +87,14 @@ def _call(machine: Machine, function: Any, *args: Any) -> Any:
     return machine.inline(function, args, {})
 
 
+def _class_of(kinds: dict[int, type], value: Any) -> type:
+    """The class whose special methods decide, where tensors of other classes take part."""
+    kind = type(value)
+    if kind is not FakeTensor or not kinds:
+        return kind
+    return kinds.get(id(value), torch.Tensor)
+
+
 def _simple(value: Any) -> bool:
     return type(value) in _PLAIN
 
@@ -102,7 +110,7 @@ def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any
             right = plain_numbers(right)
         return function(left, right)
     in_place, forward, backward = _METHODS[function]
-    kind_left, kind_right = kinds.get(id(left), type(left)), kinds.get(id(right), type(right))
+    kind_left, kind_right = _class_of(kinds, left), _class_of(kinds, right)
     if in_place is not None:
         method = special(kind_left, in_place)
         if method is not None:
@@ -151,7 +159,7 @@ def unary(machine: Machine, function: Callable[..., Any], value: Any) -> Any:
 def compare(machine: Machine, function: Callable[..., Any], left: Any, right: Any) -> Any:
     """`left <comparison> right`."""
     kinds = machine.session.recorder.kinds
-    kind_left, kind_right = kinds.get(id(left), type(left)), kinds.get(id(right), type(right))
+    kind_left, kind_right = _class_of(kinds, left), _class_of(kinds, right)
     if kind_left in _PLAIN and kind_right in _PLAIN:
         return function(left, right)
     forward, backward = _REFLECTED[function]
