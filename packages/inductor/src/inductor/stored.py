@@ -1,8 +1,8 @@
 """A compiled graph as bytes, and from bytes in another process.
 
-Comes in: the parts of a call program whose kernels run on the CPU. Goes out: bytes that hold the program's words,
-its objects, the machine code of its kernels and, read only when it is needed, its graph; from them a launcher that
-needs neither compiler nor graph. Invariant: a restored launcher runs the same words over the same kernels; only
+Comes in: the parts of a call program. Goes out: bytes that hold the program's words, its objects, the machine code of
+its kernels (a card's device code too) and, read only when it is needed, its graph; from them a launcher that needs
+neither compiler, nor Triton, nor graph. Invariant: a restored launcher runs the same words over the same kernels; only
 the addresses of the kernels are put in anew.
 """
 
@@ -13,23 +13,32 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from inductor.devices.gpu import card_at
+from inductor.errors import InductorError
 from inductor.runtime.cpp_build import library_for
+from inductor.runtime.errors import BuildError
 from inductor.runtime.launch import conform, native_launcher, reserve
 from inductor.runtime.reference import ReferenceCallable
 from inductor.runtime.settings import BuildSettings
+from inductor.runtime.triton_build import TritonBinary
 from primtorch.serial import Foreign, NotStorable, Writer, read_graph, unpack, write_graph
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
 
     from inductor.runtime.launch import NativeLauncher
+    from primtorch.serial import Reader
 
 __all__ = ["CallProgram", "restore", "store"]
 
 
 @dataclass(frozen=True, slots=True)
 class CallProgram:
-    """What a launcher is made of; `symbols` says where in the code which kernel's address stands."""
+    """What a launcher is made of.
+
+    `symbols` says where in the code which kernel's address stands, `binaries` where the handle of which device code;
+    `device` is the card's number, or -1.
+    """
 
     code: array[int]
     registers: array[int]
@@ -40,6 +49,7 @@ class CallProgram:
     keep: bool
     device: int
     symbols: tuple[tuple[int, str], ...]
+    binaries: tuple[tuple[int, TritonBinary], ...] = ()
 
     def launcher(self, native: NativeLauncher, recover: Any) -> Any:
         """The launcher; `recover` runs the graph when a kernel refuses its inputs."""
@@ -62,17 +72,15 @@ def store(parts: CallProgram, module: GraphModule, face: Any, settings: BuildSet
     """The bytes of a launcher `face` that was made of `parts` for the graph `module`.
 
     Raises:
-        NotStorable: it runs on a GPU, or holds what has no meaning in another process.
+        NotStorable: it holds what has no meaning in another process.
     """
-    if parts.device >= 0:
-        raise NotStorable("the kernels of a GPU are not stored")
     writer = Writer()
     try:
         libraries = library_for(settings).machine_code(dict.fromkeys(n for _, n in parts.symbols))
     except (OSError, KeyError) as error:
         raise NotStorable(f"the machine code of a kernel is gone: {error}") from None
     code = array("q", parts.code)
-    for place, _ in parts.symbols:
+    for place, _ in (*parts.symbols, *parts.binaries):
         code[place] = 0
     graph = Writer()
     data = {
@@ -82,10 +90,48 @@ def store(parts: CallProgram, module: GraphModule, face: Any, settings: BuildSet
         "objects": [writer.value(value) for value in parts.objects],
         "symbols": [list(symbol) for symbol in parts.symbols],
         "libraries": [[writer.blob(content), names] for content, names in libraries.items()],
+        "card": _card_data(parts, writer),
         "layouts": writer.value(face.output_layouts),
         "graph": writer.blob(graph.pack(write_graph(module, graph, values=False))),
     }
     return writer.pack(data)
+
+
+def _card_data(parts: CallProgram, writer: Writer) -> Any:
+    """The card and the device code of each kernel: once, with all the places of its handle."""
+    if parts.device < 0:
+        return None
+    places: dict[TritonBinary, list[int]] = {}
+    for place, binary in parts.binaries:
+        places.setdefault(binary, []).append(place)
+    kernels = [
+        [writer.blob(binary.binary), binary.name, binary.shared, binary.warps, where]
+        for binary, where in places.items()
+    ]
+    return [parts.device, list(card_at(parts.device).identity(parts.device)), kernels]
+
+
+def _restore_card(data: Any, reader: Reader, code: array[int]) -> int:
+    """Load the device code on the card that it was compiled for; returns the card's number, or -1."""
+    if data is None:
+        return -1
+    index, identity, kernels = data
+    try:
+        card = card_at(index)
+        if list(card.identity(index)) != identity:
+            raise Foreign(f"compiled for {identity}, here is {list(card.identity(index))}")
+        card.direct_calls()
+        binaries = [
+            TritonBinary(bytes(reader.blobs[blob]), name, shared, warps)
+            for blob, name, shared, warps, _ in kernels
+        ]
+        functions = card.load(binaries, index)
+    except (BuildError, InductorError, RuntimeError, AssertionError) as error:
+        raise Foreign(f"the kernels of a GPU can't be loaded: {error}") from error
+    for function, (*_, places) in zip(functions, kernels, strict=True):
+        for place in places:
+            code[place] = function.handle
+    return int(index)
 
 
 class _LazyReference:
@@ -133,6 +179,7 @@ def restore(content: bytes | memoryview, compiler: str = "") -> Any:
         code = array("q", bytes(reader.blobs[data["code"]]))
         for place, name in data["symbols"]:
             code[place] = addresses[name]
+        card = _restore_card(data["card"], reader, code)
         slots, inputs, threshold, keep = data["numbers"]
         parts = CallProgram(
             code=code,
@@ -142,7 +189,7 @@ def restore(content: bytes | memoryview, compiler: str = "") -> Any:
             objects=tuple(reader.value(value) for value in data["objects"]),
             threshold=threshold,
             keep=keep,
-            device=-1,
+            device=card,
             symbols=tuple((place, name) for place, name in data["symbols"]),
         )
         made = parts.launcher(native, _LazyReference(reader.blobs[data["graph"]]))

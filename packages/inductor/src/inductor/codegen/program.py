@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from inductor.ir import GraphInput, Program, Size
     from inductor.runtime.launch import NativeLauncher
     from inductor.runtime.settings import BuildSettings
+    from inductor.runtime.triton_build import TritonBinary
 
 __all__ = ["BoxedCallable", "build_kernels", "compile_program", "kernel_texts", "schedule_kernels"]
 
@@ -278,6 +279,7 @@ class _Encoder:
         self._own: set[str] = set()
         self._bent: set[str] = set()  # in a tensor that has another geometry than they
         self._symbols: list[tuple[int, str]] = []  # where in the code which kernel's address stands
+        self._binaries: list[tuple[int, TritonBinary]] = []  # or the handle of which device code
         self._read = program.read_buffers
         self._device = program_device(program)
         made_by = device_for(self._device, device)
@@ -310,6 +312,7 @@ class _Encoder:
             keep=bool(self._fallible),
             device=self._card,
             symbols=tuple((before + place, name) for place, name in self._symbols),
+            binaries=tuple((before + place, binary) for place, binary in self._binaries),
         )
         made = parts.launcher(self._native, reference)
         made.store_part = partial(store, parts, module, made, settings)
@@ -428,6 +431,7 @@ class _Encoder:
         registers += [self._scalars[name] for name, _ in kernel.scalars]
         slots = [self._slots[argument.buffer] for argument in kernel.arguments]
         grid = self._registers(loaded.source.grid)
+        self._binaries.append((len(self._code) + 1, loaded.binary))
         self._code += [Opcode.LAUNCH, function.handle, grid, function.threads, function.shared]
         self._code += [len(slots), *slots, len(registers), *registers]
 

@@ -78,8 +78,9 @@ def run_by_torch(kernel: Kernel) -> CalledKernel:
         known = dict(zip(symbols, sizes, strict=True))
         storages = dict(zip(names, tensors, strict=True))
         lengths = {row.name: evaluate(row.length, known) for row in kernel.locals}
+        place = tensors[0].device if tensors else kernel.device
         for row in kernel.locals:
-            storages[row.name] = torch.empty(0, dtype=row.dtype, device=kernel.device)
+            storages[row.name] = torch.empty(0, dtype=row.dtype, device=place)
         given = dict(zip(inputs, scalars, strict=True))
         with torch.no_grad():
             run_body(kernel.body, storages, known, given, lengths)

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     from inductor.codegen.triton import TritonSource
     from inductor.devices.built import Built
     from inductor.ir import Kernel
-    from inductor.runtime.gpu_driver import DriverNames
+    from inductor.runtime.gpu_driver import DeviceFunction, DriverNames
     from inductor.runtime.settings import BuildSettings
     from inductor.runtime.triton_build import TritonBinary
 
-__all__ = ["CudaDevice", "HipDevice", "build_all", "triton_builder", "triton_source"]
+__all__ = ["CudaDevice", "HipDevice", "build_all", "card_at", "triton_builder", "triton_source"]
 
 _MOST_WORKERS = 16
 
@@ -165,6 +165,21 @@ class CudaDevice:
         """The card's number."""
         return device.index if device.index is not None else torch.cuda.current_device()
 
+    def identity(self, index: int) -> tuple[str, str, int]:
+        """What device code that runs on this card was compiled for."""
+        target = self.target(index)
+        return target.backend, str(target.architecture), target.warp_size
+
+    def load(self, binaries: Sequence[TritonBinary], index: int) -> list[DeviceFunction]:
+        """Device code of an earlier process, launchable.
+
+        Raises:
+            GpuDriverError: there is no driver, or it refuses one.
+        """
+        driver, lanes = open_driver(self._driver), self.properties(index).lanes
+        with torch.cuda.device(index):
+            return [driver.load(binary, index, lanes) for binary in binaries]
+
     def direct_calls(self) -> frozenset[int]:
         """Those of torch's library for these cards; sets the launcher up at first use."""
         return _direct_calls(self._driver)
@@ -199,3 +214,14 @@ def _direct_calls(names: DriverNames) -> frozenset[int]:
     except (RuntimeError, GpuDriverError) as error:
         raise BuildError(str(error)) from error
     return frozenset(kind for kind in DIRECT_CALLS.values() if bits >> kind & 1)
+
+
+def card_at(index: int) -> CudaDevice:
+    """The kind of card number `index`.
+
+    Raises:
+        BuildError: this process sees no such card.
+    """
+    if not torch.cuda.is_available() or index >= torch.cuda.device_count():
+        raise BuildError(f"there is no GPU number {index} here")
+    return CudaDevice() if torch.version.hip is None else HipDevice()

@@ -207,19 +207,22 @@ class Writer:
 
     def _tensor(self, value: torch.Tensor) -> Any:
         plain = (
-            type(value) is torch.Tensor and value.device.type == "cpu" and not value.requires_grad
+            type(value) is torch.Tensor
+            and value.device.type in ("cpu", "cuda")
+            and not value.requires_grad
         )
         size = value.numel() * value.element_size()
         if not plain or value.layout is not torch.strided or value.is_conj() or value.is_neg():
             raise NotStorable(f"a constant tensor of kind {type(value).__name__} on {value.device}")
         if size > _LARGEST_TENSOR:
             raise NotStorable(f"a constant tensor of {size} bytes")
-        raw = value.detach().contiguous().reshape(-1).view(torch.uint8) if size else None
+        here = value.detach().cpu()
+        raw = here.contiguous().reshape(-1).view(torch.uint8) if size else None
         content = (
             b"" if raw is None else bytes(raw.tolist()) if size < 64 else raw.numpy().tobytes()
         )
         words = [self.value(value.dtype), list(value.shape), list(value.stride())]
-        return ["T", *words, self.blob(content)]
+        return ["T", *words, self.blob(content), str(value.device)]
 
     def pack(self, data: Any) -> bytes:
         """The data, the table of objects and the blobs as bytes."""
@@ -351,10 +354,17 @@ class Reader:
         return self._records[data[1]](*self.values(data, 2))
 
     def tensor(self, data: Any) -> torch.Tensor:
-        """A constant tensor."""
-        _, dtype, shape, stride, blob = data
+        """A constant tensor.
+
+        Raises:
+            Foreign: it lay on a device that isn't here.
+        """
+        _, dtype, shape, stride, blob, place = data
+        device = torch.device(place)
+        if device.type != "cpu" and not torch.cuda.is_available():
+            raise Foreign(f"a constant tensor on {place}")
         content = self.blobs[blob]
-        made = torch.empty_strided(shape, stride, dtype=self.value(dtype))
+        made = torch.empty_strided(shape, stride, dtype=self.value(dtype), device=device)
         if len(content):
             flat = torch.frombuffer(bytearray(content), dtype=torch.uint8).view(made.dtype)
             once = made
