@@ -304,6 +304,23 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session
+def random_training(session: nox.Session) -> None:
+    """2,000 random programs of views, in-place operators and outputs, in training, through all packages; an hour.
+
+    The report, `complete_run.json`, is committed beside the script; a run that was stopped goes on.
+    """
+    _prepare(session, *PACKAGES)
+    script = Path("packages/compile_api/tests/random_programs/run.py")
+    JOURNALS.mkdir(parents=True, exist_ok=True)
+    journal = JOURNALS / "random_training.jsonl"
+    session.run(
+        "python", str(script), "--journal", str(journal),
+        "--json", str(script.with_name("complete_run.json")), *session.posargs,
+    )  # fmt: skip
+    journal.unlink()  # complete
+
+
+@nox.session
 def report(session: nox.Session) -> None:
     """docs/models.md and its plots from the committed rows, or from a file named after `--`."""
     _prepare(session, *PACKAGES)

@@ -51,3 +51,17 @@ def test_an_out_argument_that_is_an_input_is_written(write):
         results.append((o, p, result))
     torch.testing.assert_close(results[1], results[0])
     assert results[0][0].any()
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more")
+def test_an_out_tensor_that_gets_another_shape_is_seen_in_it():
+    def program(x, y):
+        torch.sin(x, out=y)
+        return y.t() if y.dim() == 2 else y.sum()
+
+    expected, found = torch.ones(4), torch.ones(4)
+    x = torch.arange(6.0).view(2, 3)
+    want = program(x, expected)
+    got = dynamo.optimize(lambda graph, _: graph.forward)(program)(x, found)
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(found, expected)

@@ -3,7 +3,7 @@
 Comes in: the real inputs of the call that is compiled. Goes out: `SharedStorage` groups. A function
 that mutates one member of a group sees the change through the others, so the graph takes the
 storage itself, flat, and its members become `as_strided` views of it. Invariant: members of a group
-have one dtype, and none requires a gradient; other sharing that matters is refused by name.
+have one dtype and one version counter; other sharing that matters is refused by name.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aot_autograd._torch import storage_identity
+from aot_autograd._torch import shares_version, storage_identity
 from aot_autograd.errors import UnsupportedAliasing
 from aot_autograd.metadata import FunctionMetadata, SharedStorage
 from primtorch.fake import FakeTensor
@@ -54,7 +54,8 @@ def share(example_inputs: Sequence[Any], group: Sequence[int], source: str) -> S
     """The description of one group.
 
     Raises:
-        UnsupportedAliasing: if its members differ in dtype or require a gradient.
+        UnsupportedAliasing: if its members differ in dtype, have version counters of their own, or
+            require a gradient and are not views of one tensor.
     """
     members = [example_inputs[position] for position in group]
     bases = [base_of(member) for member in members]
@@ -69,6 +70,12 @@ def share(example_inputs: Sequence[Any], group: Sequence[int], source: str) -> S
             "inputs share storage, one of them is changed in place, and not all are views of one "
             "tensor that requires a gradient",
             "pass clones, or make the change outside",
+        )
+    if any(not shares_version(members[0], member) for member in members[1:]):
+        raise UnsupportedAliasing(
+            f"compiling {source}",
+            "inputs share storage but not a version counter (`.data`), and one of them is changed in place",
+            "use detach() instead of data, or make the change outside",
         )
     if len({member.dtype for member in (base, *members)}) > 1:
         raise UnsupportedAliasing(

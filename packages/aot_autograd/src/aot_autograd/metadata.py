@@ -45,9 +45,9 @@ class ViewStep:
 
 ViewChain = tuple[ViewStep, ...]
 
-Making = Literal["view", "detached", "severed"]
-"""Whether an alias belongs to its base's autograd history, was cut from it by `detach`, or from its
-version counter too by `.data`."""
+Making = Literal["view", "detached", "severed", "then detached", "then severed"]
+"""Whether an alias belongs to its base's autograd history, was cut from it by `detach`, or from its version counter
+too by `.data`: before its views were made, or after them (then it is no view in autograd's eyes)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -409,11 +409,12 @@ def making_of(output: FakeTensor, base: FakeTensor | None) -> tuple[Making, int]
     """How an alias of `base` was made, and its version counter where it has one of its own."""
     if base is None or output is base:
         return "view", 0
+    is_view = output._is_view()
     if not shares_version(output, base):
-        return "severed", output._version
-    if base.requires_grad and not output.requires_grad:
-        return "detached", 0
-    return ("view" if output._is_view() else "detached"), 0
+        return ("severed" if is_view else "then severed"), output._version
+    if not is_view:
+        return "then detached", 0
+    return ("detached" if base.requires_grad and not output.requires_grad else "view"), 0
 
 
 def _comes_from(node: Any, origin: Any) -> bool:

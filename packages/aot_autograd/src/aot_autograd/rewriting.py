@@ -9,7 +9,6 @@ Hidden mutations (a schema that does not declare that running statistics change)
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +17,6 @@ from torch.utils import _pytree as pytree
 from aot_autograd import functional
 from aot_autograd._torch import (
     OpOverload,
-    OpOverloadPacket,
     has_composite_explicit,
     has_composite_implicit,
     increment_version,
@@ -26,7 +24,7 @@ from aot_autograd._torch import (
     run_composite_implicit,
 )
 from aot_autograd.errors import UnsupportedOperator
-from primtorch.fake import FakeTensor
+from primtorch.fake import FakeTensor, functional_form
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,40 +80,6 @@ def hidden_mutation(
             _assign(context, tensor, new)
             context.silent_writes.add(tensor.record.storage)
     return tuple(results[: rule.results])
-
-
-@cache
-def functional_form(operator: OpOverload) -> OpOverload | None:
-    """The overload that computes what a mutating one writes, or None where ATen has none."""
-    namespace, _, name = operator._schema.name.partition("::")
-    packets: OpOverloadPacket = getattr(torch.ops, namespace)
-    writes = [
-        argument.alias_info is not None and argument.alias_info.is_write
-        for argument in operator._schema.arguments
-    ]
-    in_place = not any(
-        written and argument.is_out
-        for written, argument in zip(writes, operator._schema.arguments, strict=True)
-    )
-    if in_place:
-        wanted = [(a.name, str(a.type)) for a in operator._schema.arguments]
-        stem = name.removesuffix("_")
-        candidates = [stem, f"{stem}_functional"]
-    else:
-        wanted = [(a.name, str(a.type)) for a in operator._schema.arguments if not a.is_out]
-        candidates = [name]
-    for candidate in candidates:
-        packet = getattr(packets, candidate, None)
-        if packet is None:
-            continue
-        preferred = [operator._overloadname, "default", *packet.overloads()]
-        for overload_name in preferred:
-            found = getattr(packet, overload_name, None)
-            if not isinstance(found, OpOverload) or found._schema.is_mutable:
-                continue
-            if [(a.name, str(a.type)) for a in found._schema.arguments] == wanted:
-                return found
-    return None
 
 
 def mutation(

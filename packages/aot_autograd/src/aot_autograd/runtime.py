@@ -88,7 +88,7 @@ def _replay(
         base = base.detach()
     elif making == "severed":
         base = base.data
-    elif not chain:
+    elif making == "view" and not chain:
         return torch.ops.aten.alias.default(base)
     for step in chain:
         set_grad_enabled(step.grad_mode)
@@ -96,7 +96,9 @@ def _replay(
         if step.several and step.grad_mode and base.requires_grad:
             mark_several_views(base)
     set_grad_enabled(True)
-    return base
+    if making == "then detached":
+        return base.detach()
+    return base.data if making == "then severed" else base
 
 
 def _write(mutation: InputMutation, target: torch.Tensor, new: torch.Tensor | None) -> None:

@@ -4,8 +4,10 @@
 
 The programs are those of `aot_autograd`'s property test; here each is captured from its bytecode, differentiated, and
 compiled to kernels. Compared are values, layouts, aliases, versions, autograd state and gradients, of inputs, of what
-they were made from, and of outputs. Nothing may be refused: what a stage can't compile runs in eager. With `--journal`
-a run that was interrupted goes on where it was. Exit status 1 if a program differs.
+they were made from, and of outputs. Nothing may be refused: what a stage can't compile runs in eager. One difference
+is ours to have: where a graph saved a value of its own and the program then changed the tensor that eager saved,
+eager's backward raises and ours gives the gradient that is right. With `--journal` a run that was interrupted goes on
+where it was. Exit status 1 if a program differs.
 """
 
 from __future__ import annotations
@@ -25,10 +27,14 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.append(str(Path(__file__).parents[3] / "aot_autograd" / "tests"))
 import compile_api
-import test_random_programs as programs
+import training_programs as programs
 from workers import run_once
 
 PATIENCE = 120.0
+EAGER_REFUSES = (
+    "eager: backward one of the variables needed for gradient computation has bee",
+    "eager: backward Trying to use a saved tensor that has been detached in-place",
+)
 OPTIONS = {"fallback_random": True}
 
 
@@ -50,6 +56,8 @@ def checked(seed, shrink, say):
         found = "an error of a stage reached the caller"
     if not found:
         return {"failures": [], "kind": kind}
+    if found.startswith(EAGER_REFUSES) and found.endswith("ours:  backward "):
+        return {"failures": [], "kind": "only eager's backward raises"}
     least = programs.shrunk(program, compile_function) if shrink else program
     text = programs.difference(least, compile_function) or found
     return {"failures": [f"{least}: {text}"], "kind": kind}

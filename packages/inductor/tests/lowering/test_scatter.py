@@ -55,6 +55,45 @@ def test_a_factor_of_what_is_added(compare):
     assert_no_call(compare(lambda x, i, y: torch.index_add(x, 0, i, y, alpha=-0.5), x, i, y))
 
 
+WINDOWS = {
+    "of rows": ((4, 5), (2, 5), (5, 1), 5),
+    "across rows": ((20,), (3, 4), (4, 1), 8),
+    "with gaps, transposed": ((30,), (2, 3), (3, 9), 1),
+    "of one element": ((6,), (1, 1), (4, 2), 3),
+    "of none": ((6,), (0, 2), (2, 1), 0),
+}
+
+
+@pytest.mark.parametrize("name", WINDOWS)
+def test_windows_are_written_by_kernels(compare, name):
+    shape, *window = WINDOWS[name]
+    x, y = torch.randn(shape), torch.randn(window[0])
+    assert_no_call(compare(lambda x, y: torch.as_strided_scatter(x + 1, y * 2, *window), x, y))
+
+
+def test_what_looks_at_storage_has_one_of_its_own(compare):
+    """Where only run time knows the window, the library's operator counts from the beginning of the storage."""
+
+    def function(x, y):
+        size = y.shape[0]
+        made = [torch.as_strided_scatter(x * n, y, (size, 2), (2, 1), size) for n in (2, 3)]
+        return made[0] + made[1]
+
+    def inputs(n):
+        return torch.randn(4 * n), torch.randn(n, 2)
+
+    symbolic = ((0, 0, "s"), (1, 0, "t"))
+    program = compare(function, *inputs(5), symbolic=symbolic, again=(inputs(9),))
+    read = {
+        name
+        for step in program.schedule.steps
+        if isinstance(step, OperatorCall)
+        for name in step.reads
+    }
+    assert read
+    assert "arena" not in {program.memory.places[name].kind for name in read}
+
+
 def test_ldexp_is_eagers(compare):
     x, n = torch.tensor([1.5, -3.0, 0.0, float("inf")]), torch.tensor([-3, 4, 7, 1])
     assert_no_call(compare(torch.ldexp, x, n))

@@ -223,3 +223,16 @@ def test_torchs_own_compiler_is_not_imported() -> None:
         "assert 'torch._dynamo' not in sys.modules and 'torch._inductor' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_out_tensor_of_another_shape_is_refused():
+    """Eager gives it other memory, which no fake can follow."""
+    x, same, other = (
+        fakeify(torch.ones(shape), ShapeContext()) for shape in ((2, 3), (2, 3), (4,))
+    )
+    context = x.context
+    same, other = (fakeify(torch.ones(shape), context) for shape in ((2, 3), (4,)))
+    assert torch.sin(x, out=same) is same
+    for operator in (lambda: torch.sin(x, out=other), lambda: torch.mm(x, x.t(), out=other)):
+        with pytest.raises(UnsupportedOperatorError, match="would be resized"):
+            operator()

@@ -326,6 +326,19 @@ class Builder:
         recorder.store(target.name, index, scalar, target.dtype, mode)
         self.loop("scatter", recorder, target.device)
 
+    def write_window(
+        self, target: Buffer, value: Value, stride: Sequence[Size], offset: Size
+    ) -> None:
+        """Write a value into `target` where strides lead; they may run over other dimensions than its own."""
+        order = loop_order(value.shape, stride)
+        recorder = Recorder([value.shape[axis] for axis in order])
+        recorder.stage("outer")
+        coordinates = spread(recorder.outer, order, len(value.shape))
+        scalar = recorder.to_dtype(value.load(recorder, coordinates), target.dtype)
+        index = linear_index(coordinates, tuple(stride)) + offset
+        recorder.store(target.name, index, scalar, target.dtype, "set")
+        self.loop("scatter", recorder, target.device)
+
     def copy(self, value: Value, stride: Sequence[Size] | None = None) -> Buffer:
         """A new buffer that holds a value."""
         layout = layout_for(value.shape, value.stride) if stride is None else tuple(stride)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from inductor.errors import UnsupportedOperationError
+from inductor.ir.index import storage_length
 from inductor.ir.operations import BoundsCheck
 from inductor.lowering.pointwise import Operand, broadcast_shape, cost, reader
 from inductor.lowering.registry import lowers
@@ -354,6 +355,30 @@ def scatter_value(builder: Builder, x: Value, dim: int, indices: Value, value: O
     _, place = one_axis(target, dim, indices)
     source = reader(value, indices.shape)
     return like(x, scattered(builder, target, indices.shape, place, source, "set"))
+
+
+@lowers(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    builder: Builder,
+    x: Value,
+    source: Value,
+    size: Any,
+    stride: Any,
+    storage_offset: Size | None = None,
+) -> Value:
+    """A copy of `x` with `source` written where those strides lead in eager's layout of `x`."""
+    fact = builder.argument_fact(0)
+    start: Size = 0 if storage_offset is None else storage_offset - fact.offset
+    last = start + sum((extent - 1) * step for extent, step in zip(size, stride, strict=True))
+    known = isinstance(start, int) and isinstance(last, int) and start >= 0
+    length = storage_length(fact.shape, fact.stride)
+    if not known or not isinstance(length, int) or last >= length:
+        # The library's operator would look at the storage in which its operand happens to lie.
+        raise UnsupportedOperationError("as_strided_scatter", "its window is not known to fit")
+    target = builder.copy(x, fact.stride)
+    if 0 not in size:
+        builder.write_window(target, source, tuple(stride), start)
+    return builder.stored(target)
 
 
 @lowers(aten.scatter_add.default)

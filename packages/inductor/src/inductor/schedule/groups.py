@@ -495,6 +495,5 @@ def _across(
 def sums_columns(info: NodeInfo) -> bool:
     """Whether a node could be accumulated row by row instead of column by column."""
     return info.accumulates and any(
-        _across(indices[0], {}, info.outer, info.inner)
-        for indices in info.accesses.loads.values()
+        _across(indices[0], {}, info.outer, info.inner) for indices in info.accesses.loads.values()
     )

@@ -65,6 +65,10 @@ class _Owners:
     fixed: Mapping[str, Place]
 
 
+_READS_STORAGE = (aten.as_strided_scatter.default,)
+"""Operators that count from the beginning of their operand's storage: it must not lie in the arena."""
+
+
 def plan_memory(graph: Graph, steps: Sequence[Step]) -> MemoryPlan:
     """Places, arena size, allocations and releases by step."""
     first, last = _lifetimes(graph, steps)
@@ -104,6 +108,12 @@ def _owners(graph: Graph, steps: Sequence[Step], first: Mapping[str, int]) -> _O
         for name in step.writes
     }
     main = _main_device(graph, steps)
+    apart = {
+        name
+        for step in steps
+        if isinstance(step, OperatorCall) and step.operator in _READS_STORAGE
+        for name in step.reads
+    }
     places: dict[str, Place] = {}
     arena: list[str] = []
     own: set[str] = set()
@@ -116,7 +126,7 @@ def _owners(graph: Graph, steps: Sequence[Step], first: Mapping[str, int]) -> _O
             continue
         elif name in made_by:
             places[name] = Place("operator")
-        elif name in leaving or buffer.device != main:
+        elif name in leaving or name in apart or buffer.device != main:
             places[name] = Place("output")
         elif main.type == "cpu" and _is_large(buffer):
             places[name] = Place("output")

@@ -9,7 +9,7 @@ from primtorch.fake import rules
 from primtorch.fake.context import FactoryMode, FakeMode, ShapeContext
 from primtorch.fake.infer import infer
 from primtorch.fake.meta import TensorMeta
-from primtorch.fake.registry import RULES, Schema, schema_of, shape_rule
+from primtorch.fake.registry import RULES, Schema, functional_form, schema_of, shape_rule
 from primtorch.fake.tensor import FakeContext, FakeTensor, Storage, fakeify, meta_of
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Storage",
     "TensorMeta",
     "fakeify",
+    "functional_form",
     "infer",
     "meta_of",
     "rules",

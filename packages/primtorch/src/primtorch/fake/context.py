@@ -15,9 +15,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from primtorch.errors import UnsupportedOperatorError
 from primtorch.fake.infer import infer
 from primtorch.fake.meta import TensorMeta
-from primtorch.fake.registry import schema_of
+from primtorch.fake.registry import functional_form, schema_of
 from primtorch.fake.tensor import FakeContext, FakeTensor, fakeify, has_foreign
 from primtorch.symbolic import Expression, Real, RealNode, RealSymbol, SizeEnvironment
+from primtorch.symbolic.predicate import equal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -73,7 +74,10 @@ class ShapeContext:
             return self._change_geometry(op, args, kwargs)
         if name in _REFUSED:
             raise UnsupportedOperatorError(op, "it changes the memory of a tensor in place")
-        returned = schema_of(op).returned
+        schema = schema_of(op)
+        returned = schema.returned
+        if schema.outs:
+            self._check_out(op, schema.outs, args, kwargs)
         if None in returned:
             # Mutates an argument and returns fresh tensors (batch norm with running statistics).
             result = infer(op, args, kwargs, self.environment, decompositions=self.decompositions)
@@ -86,6 +90,31 @@ class ShapeContext:
         if not results:
             return None
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _check_out(
+        self, op: OpOverload, outs: frozenset[str], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        """Refuse an `out=` tensor of another shape than the result's: eager gives it other memory."""
+        form = functional_form(op)
+        if form is None:
+            return
+        written = [kwargs.get(one.name) for one in op._schema.arguments if one.is_out]
+        rest = {name: value for name, value in kwargs.items() if name not in outs}
+        result = infer(form, args, rest, self.environment, decompositions=self.decompositions)
+        results = result if isinstance(result, tuple) else (result,)
+        for tensor, new in zip(written, results, strict=False):
+            if not (isinstance(tensor, FakeTensor) and isinstance(new, TensorMeta)):
+                continue
+            if not self._same_shape(tensor.meta, new):
+                raise UnsupportedOperatorError(op, "its out= tensor would be resized")
+
+    def _same_shape(self, one: TensorMeta, other: TensorMeta) -> bool:
+        if one.shape == other.shape or len(one.shape) != len(other.shape):
+            return bool(one.shape == other.shape)
+        if self.environment is None:
+            return False
+        decide = self.environment.decide
+        return all(decide(equal(a, b)) for a, b in zip(one.shape, other.shape, strict=True))
 
     def _change_geometry(
         self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]

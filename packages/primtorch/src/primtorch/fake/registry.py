@@ -36,6 +36,40 @@ def overload(name: str) -> OpOverload | None:
     return getattr(packet, overload_name or "default", None)
 
 
+@lru_cache(None)
+def functional_form(operator: OpOverload) -> OpOverload | None:
+    """The overload that computes what a mutating one writes, or None where ATen has none."""
+    namespace, _, name = operator._schema.name.partition("::")
+    packets: Any = getattr(torch.ops, namespace)
+    writes = [
+        argument.alias_info is not None and argument.alias_info.is_write
+        for argument in operator._schema.arguments
+    ]
+    in_place = not any(
+        written and argument.is_out
+        for written, argument in zip(writes, operator._schema.arguments, strict=True)
+    )
+    if in_place:
+        wanted = [(a.name, str(a.type)) for a in operator._schema.arguments]
+        stem = name.removesuffix("_")
+        candidates = [stem, f"{stem}_functional"]
+    else:
+        wanted = [(a.name, str(a.type)) for a in operator._schema.arguments if not a.is_out]
+        candidates = [name]
+    for candidate in candidates:
+        packet = getattr(packets, candidate, None)
+        if packet is None:
+            continue
+        preferred = [operator._overloadname, "default", *packet.overloads()]
+        for overload_name in preferred:
+            found = getattr(packet, overload_name, None)
+            if not isinstance(found, torch._ops.OpOverload) or found._schema.is_mutable:
+                continue
+            if [(a.name, str(a.type)) for a in found._schema.arguments] == wanted:
+                return found
+    return None
+
+
 def register(rule: Callable[..., Any], *names: str) -> None:
     """Make `rule` the shape rule of the named ATen overloads.
 
@@ -86,12 +120,14 @@ class Schema:
         viewed: the first argument of which results are views, or None.
         is_mutable: whether some argument is written.
         composite: whether ATen itself decomposes it whatever the device.
+        outs: names of the arguments that are only written.
     """
 
     returned: tuple[int | str | None, ...]
     viewed: int | None
     is_mutable: bool
     composite: bool
+    outs: frozenset[str]
 
 
 @lru_cache(None)
@@ -118,4 +154,5 @@ def schema_of(op: OpOverload) -> Schema:
         viewed,
         op._schema.is_mutable,
         _torch.has_kernel(op.name(), "CompositeImplicitAutograd"),
+        frozenset(argument.name for argument in arguments if argument.is_out),
     )
