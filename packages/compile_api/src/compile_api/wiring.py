@@ -25,7 +25,7 @@ from compile_api.verification import verified
 from compile_api.watch import ledger
 from inductor import compile_fx
 from inductor import restore as inductor_restore
-from primtorch import decomposition_table
+from primtorch import ORDER_DEPENDENT, decomposition_table, deterministic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -99,7 +99,7 @@ def inductor(settings: Settings, watch: Watch) -> Backend:
             content,
             restore_part=restore_part,
             fw_compiler=lambda part, inputs: compile_part(part, inputs, None),
-            decompositions=table,
+            decompositions=_for_now(table),
             options=settings.aot_autograd,
         )
 
@@ -125,6 +125,13 @@ def _table(settings: Settings) -> DecompositionTable:
     table = settings.facade.decompositions
     table = decomposition_table("inductor") if table is None else table
     return table.verified() if settings.facade.verify else table
+
+
+def _for_now(table: Mapping[Any, Callable[..., Any]]) -> Mapping[Any, Callable[..., Any]]:
+    """The table, less what must stay whole while deterministic algorithms are asked for; guards know the mode."""
+    if not deterministic():
+        return table
+    return {operator: f for operator, f in table.items() if operator not in ORDER_DEPENDENT}
 
 
 def eager(settings: Settings, watch: Watch) -> Backend:
@@ -192,7 +199,7 @@ def _through_aot(
                 fw_compiler=compiler_of("forward"),
                 bw_compiler=compile_backward,
                 inference_compiler=compiler_of("inference"),
-                decompositions=table,
+                decompositions=_for_now(table),
                 options=settings.aot_autograd,
                 observer=observer_of(""),
             )

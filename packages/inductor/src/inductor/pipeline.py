@@ -15,6 +15,7 @@ from inductor import ir, lowering, schedule
 from inductor.execute import execute
 from inductor.graph import check_wire
 from inductor.runtime.processor import onednn_is_faster
+from primtorch import deterministic
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -72,6 +73,7 @@ def _lower(gm: GraphModule, _: GraphModule, options: InductorOptions) -> Graph:
         round_halves=options.round_halves,
         for_gpu=_programs_everywhere(options),
         linear=options.products == "onednn" or (options.products == "auto" and onednn_is_faster()),
+        ordered=deterministic(),
     )
 
 

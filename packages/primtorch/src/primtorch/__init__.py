@@ -4,12 +4,14 @@ from primtorch.__about__ import __version__
 from primtorch.attention import substitute
 from primtorch.conformance import ConformanceReport, check_backend
 from primtorch.coverage import coverage_report
+from primtorch.determinism import ORDER_DEPENDENT, deterministic
 from primtorch.prims import PRIMS, is_prim
 from primtorch.registry import decomposes
 from primtorch.tables import CORE_ATEN, DecompositionTable, decomposition_table
 
 __all__ = [
     "CORE_ATEN",
+    "ORDER_DEPENDENT",
     "PRIMS",
     "ConformanceReport",
     "DecompositionTable",
@@ -18,6 +20,7 @@ __all__ = [
     "coverage_report",
     "decomposes",
     "decomposition_table",
+    "deterministic",
     "is_prim",
     "substitute",
 ]

@@ -70,6 +70,8 @@ class Builder:
         """What was copied into the layout that an operator wants; see `inductor.lowering.layouts`."""
         self.cleared: set[str] = set()
         """Buffers whose rows' ends, there only for alignment, hold zeros."""
+        self.ordered = False
+        """Whether what hangs on the order of threads is left to the library."""
         self.depthwise = False
         """Whether a convolution of the graph has a filter of its own for each channel."""
         self.buffers: dict[str, Buffer] = {}

@@ -22,6 +22,7 @@ from inductor.lowering.pointwise import cost, reader
 from inductor.lowering.registry import LOWERINGS, VENDOR, VIEWS
 from inductor.lowering.values import Value
 from inductor.lowering.vendor import LAYOUT_GIVERS
+from primtorch import ORDER_DEPENDENT
 from primtorch.symbolic import Expression
 
 if TYPE_CHECKING:
@@ -115,6 +116,7 @@ def lower(
     round_halves: bool = True,
     for_gpu: bool = False,
     linear: bool = False,
+    ordered: bool = False,
 ) -> Graph:
     """Lower a graph of wire 3.
 
@@ -124,6 +126,8 @@ def lower(
         round_halves: round values of half types at each operator's end, as eager does.
         for_gpu: lower for a GPU's kernels, whatever the devices are.
         linear: give large products of the CPU to oneDNN (`inductor.runtime.processor`).
+        ordered: leave operators whose results hang on the order of threads to the library, which has another
+            algorithm for them or refuses (`primtorch.ORDER_DEPENDENT`).
 
     Raises:
         WireError: a node is no operator, or lacks its `val`.
@@ -134,6 +138,7 @@ def lower(
         if node.op != "output":
             facts[node] = _promised(gm, node)
     builder = _GraphBuilder(facts, round_halves=round_halves, for_gpu=for_gpu, linear=linear)
+    builder.ordered = ordered
     uses = _uses(nodes)
     environment: dict[Node, Any] = {}
     inputs: list[GraphInput] = []
@@ -315,6 +320,10 @@ def _call(
     if target not in VIEWS and _is_complex_on_gpu(builder, (fact, *args, *kwargs.values())):
         why = "a GPU's kernels have no complex numbers"
         return builder.call("fallback", target, args, kwargs, why)
+    if builder.ordered and target in ORDER_DEPENDENT:
+        return builder.call(
+            "vendor", target, args, kwargs, "deterministic algorithms are asked for"
+        )
     if function is None:
         reason = VENDOR.get(target)
         if reason is not None:
