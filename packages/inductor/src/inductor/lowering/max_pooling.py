@@ -1,7 +1,8 @@
 """Maxima of windows on a GPU: the loop body reads each window, so that what comes before and after joins it.
 
-The place of the maximum is a value of its own: where nobody asks for it, nothing computes it. On a CPU, and for
-windows of more than `LARGEST_WINDOW` elements, it is the library's.
+The place of the maximum is a value of its own: where nobody asks for it, nothing computes it. The gradient is gathered,
+each element asking the windows that it lies in whether it was their largest: nothing is added by atomics. On a CPU,
+and for windows of more than `LARGEST_WINDOW` elements, both are the library's.
 """
 
 from __future__ import annotations
@@ -119,3 +120,78 @@ def max_pool(
         )
 
     return result(largest, values, 2), result(place_of_largest, places, 5)
+
+
+_BACKWARD = aten.max_pool2d_with_indices_backward.default
+_BACKWARD_REASON = VENDOR.pop(_BACKWARD)
+
+
+@lowers(_BACKWARD)
+def max_pool_backward(
+    builder: Builder,
+    grad: Value,
+    x: Value,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    ceil_mode: bool,
+    indices: Value,
+) -> Any:
+    """The sum of the gradients of those windows whose largest element this one is."""
+    window = spread_over(kernel_size, 2)
+    step = spread_over(stride, 2) if stride else window
+    pad = spread_over(padding, 2)
+    fact = builder.fact
+    assert isinstance(fact, TensorFact)
+    windows = tuple(size for size in grad.shape[-2:] if isinstance(size, int))
+    columns = x.shape[-1]
+    reach = tuple(-(-extent // s) for extent, s in zip(window, step, strict=True))
+    simple = (
+        len(windows) == 2
+        and isinstance(columns, int)
+        and all(extent == 1 for extent in dilation)
+        and reach[0] * reach[1] <= LARGEST_WINDOW
+        and grad.dtype.is_floating_point
+    )
+    if not simple or not builder.on_gpu(grad.device):
+        args = (grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices)
+        return builder.call("vendor", _BACKWARD, args, {}, _BACKWARD_REASON)
+    for operand in (grad, indices):
+        if not operand.stored and (operand is indices or operand.operations > FREE_OPERATIONS):
+            builder.realize(operand)
+    wide = value_dtype(grad.dtype)
+
+    def gathered(recorder: Recorder, place: Coordinates) -> Scalar:
+        here = recorder.index_expression(place[-2] * columns + place[-1], torch.int64)
+        nothing = recorder.constant(0.0, wide)
+        result: Scalar | None = None
+        last = [(spot + p) // s for spot, p, s in zip(place[-2:], pad, step, strict=True)]
+        for back in every(*(range(count) for count in reach)):
+            at = tuple(spot - offset for spot, offset in zip(last, back, strict=True))
+            inside = window_mask(recorder, at, windows)
+            spot = (*place[:-2], *at)
+            if inside is None:
+                element, largest = grad.load(recorder, spot), indices.load(recorder, spot)
+            else:
+                with recorder.masked(inside):
+                    element, largest = grad.load(recorder, spot), indices.load(recorder, spot)
+            chosen = recorder.op("eq", largest, here)
+            if inside is not None:
+                chosen = recorder.op("logical_and", inside, chosen)
+            part = recorder.op("where", chosen, recorder.to_dtype(element, wide), nothing)
+            result = part if result is None else recorder.op("add", result, part)
+        assert result is not None
+        return recorder.to_dtype(result, fact.dtype)
+
+    _, loads = cost((grad, indices))
+    total = reach[0] * reach[1]
+    return builder.pointwise(
+        gathered,
+        shape=fact.shape,
+        dtype=fact.dtype,
+        device=fact.device,
+        operations=4 * total,
+        loads=total * loads,
+        stride=fact.stride,
+    )
