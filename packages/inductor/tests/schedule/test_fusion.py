@@ -51,6 +51,23 @@ def test_norm_backward_reads_rows_once_for_rows_and_columns(compare):
     assert len(operations(kernel, "reduce")) == 2
 
 
+def test_a_sum_over_columns_that_comes_first_still_runs_along_the_rows(compare):
+    """As in the backward of an RMS norm, where the weight's gradient comes before the sum of the row."""
+
+    def backward(grad, x, weight):
+        scale = (x * x).mean(-1, keepdim=True).add(1e-6).rsqrt()
+        columns = (grad * (x * scale)).sum(0).exp()
+        scaled = grad * weight
+        row = (scaled * x).sum(-1, keepdim=True)
+        return columns, scaled * scale - x * row * scale**3
+
+    program = compare(backward, Y, X, ROW, tolerance=1e-4)
+    walks = [kernel for kernel in kernels(program) if operations(kernel, "accumulate")]
+    assert len(walks) == 1
+    assert walks[0].body.ranges == (16,)
+    assert len(kernels(program)) == 2, program_text(program)
+
+
 def test_a_product_between_two_nodes_keeps_them_apart(compare):
     program = compare(lambda x, y: (x * 2 + 1).relu() + ((x * 2 + 1).relu() @ y.t()).sum(), X, Y)
     (call,) = [step for step in program.schedule.steps if isinstance(step, OperatorCall)]

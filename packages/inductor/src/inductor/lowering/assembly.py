@@ -1,13 +1,14 @@
 """Tensors put together: concatenation, padding, one tensor written into a window of another.
 
-`cat` stores each piece straight into its slice; the others are computed by choosing, at each place,
-which tensor is read (only that one).
+`cat` stores each piece straight into its slice, but for a few cheap ones on a GPU; these and the others are
+computed by choosing, at each place, which tensor is read (only that one).
 """
 
 # ruff: noqa: ARG001  # a lowering has its operator's signature
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,6 +29,11 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
+MOST_CHOSEN = 4
+"""Pieces, and loads of them, up to which a GPU chooses between them instead of storing each."""
+CHEAPEST_CHOSEN = 16
+"""Operations up to which all pieces may be computed where one is wanted."""
+
 
 @lowers(aten.cat.default)
 def cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
@@ -38,6 +44,10 @@ def cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
     axis = dim % rank
     # Without any element, one store is left: some step has to make the buffer.
     pieces = [x for x in pieces if x.shape[axis] != 0] or pieces[:1]
+    operations, loads = cost(pieces)
+    few = len(pieces) <= MOST_CHOSEN and loads <= MOST_CHOSEN
+    if builder.on_gpu(fact.device) and few and operations <= CHEAPEST_CHOSEN:
+        return _chosen_piece(builder, pieces, axis)
     buffer = builder.buffer(
         fact.shape, layout_for(fact.shape, fact.stride), fact.dtype, fact.device
     )
@@ -47,6 +57,43 @@ def cat(builder: Builder, tensors: Sequence[Value], dim: int = 0) -> Value:
         builder.store(piece, View(buffer.name, piece.shape, buffer.stride, offset, fact.dtype))
         start = start + piece.shape[axis]
     return builder.stored(buffer)
+
+
+def _chosen_piece(builder: Builder, pieces: Sequence[Value], axis: int) -> Value:
+    """A concatenation that is never written: each element asks which piece it is of."""
+    fact = builder.fact
+    ends: list[Size] = [0]
+    for piece in pieces:
+        ends.append(ends[-1] + piece.shape[axis])
+
+    def load(recorder: Recorder, place: Coordinates) -> Scalar:
+        def element(number: int) -> Scalar:
+            moved = (*place[:axis], place[axis] - ends[number], *place[axis + 1 :])
+            return recorder.to_dtype(pieces[number].load(recorder, moved), fact.dtype)
+
+        found: Scalar | None = None
+        for number in reversed(range(len(pieces))):
+            low = ends[number] if number else None
+            high = ends[number + 1] if number + 1 < len(pieces) else None
+            mask = _inside(recorder, place, [(axis, low, high)])
+            with recorder.masked(mask) if mask is not None else nullcontext():
+                value = element(number)
+            if found is not None and mask is not None:
+                value = recorder.op("where", mask, value, found)
+            found = value
+        assert found is not None
+        return found
+
+    operations, loads = cost(pieces)
+    return builder.pointwise(
+        load,
+        shape=fact.shape,
+        dtype=fact.dtype,
+        device=fact.device,
+        operations=operations + 3 * len(pieces),
+        loads=loads,
+        stride=fact.stride,
+    )
 
 
 def _inside(

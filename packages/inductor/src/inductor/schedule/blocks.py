@@ -69,23 +69,31 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     if not kernel.body.reduction_ranges:
         return _points(kernel, points)
     row = largest(product(kernel.body.reduction_ranges))
-    accumulates = any(
+    accumulates = sum(
         operation.name == "accumulate" for _, operation, _ in kernel.body.operations()
     )
     vector = kernel.decisions.vector
     if vector is not None and vector.level == "outer" and not accumulates:
         return _columns(points, row)
-    if row is not None and LONGEST_ROW < row <= 2 * LONGEST_ROW and _reads_one_row(kernel):
+    if row is not None and LONGEST_ROW < row <= 2 * LONGEST_ROW and _only_reduces_one_row(kernel):
         return Blocks("persistent", 1, 2 * LONGEST_ROW, 1, 16, 1, 0)
     if row is None or row > LONGEST_ROW:
         # few rows in flight, so that what a later sweep reads again is still in the cache
-        return Blocks("looped", 1, 8192, 1, 16, 1, 0)
-    return _rows(points, row, accumulates=accumulates)
+        return Blocks("looped", 1, 8192, 1, 32, 1, 0)
+    return _rows(points, row, accumulates)
 
 
-def _reads_one_row(kernel: Kernel) -> bool:
-    """Whether the registers of a program can hold all that its sweeps load."""
+def _only_reduces_one_row(kernel: Kernel) -> bool:
+    """Whether a program's registers can hold all that its sweeps load, and nothing is written meanwhile.
+
+    One program fills a multiprocessor then: while it stores, nobody loads.
+    """
     outer = set(outer_symbols(kernel.body.ranges))
+    if any(
+        operation.name == "store" and stage.level == "inner"
+        for _, operation, stage in kernel.body.operations()
+    ):
+        return False
     loads = {
         (operation.buffer, operation.index)
         for _, operation, stage in kernel.body.operations()
@@ -114,8 +122,8 @@ def _fills_tiles(kernel: Kernel) -> bool:
     return all(not isinstance(extent, int) or extent >= SHORTEST_SIDE for extent in extents)
 
 
-def _rows(points: int | None, row: int, *, accumulates: bool) -> Blocks:
-    """Rows contiguous in memory, one to four in a program."""
+def _rows(points: int | None, row: int, accumulates: int) -> Blocks:
+    """Rows contiguous in memory, one to four in a program; so many column sums are carried along them."""
     inner = max(_power_of_two(row), 1)
     outer = 1
     while (
@@ -138,13 +146,21 @@ def _rows(points: int | None, row: int, *, accumulates: bool) -> Blocks:
     )
     programs = 0
     if accumulates:
+        # Each program leaves a row of partial results, and as many fit a multiprocessor as its registers hold sums.
+        resident = max(1, min(8, LONGEST_ROW // (inner * accumulates)))
         rows = 4 * MULTIPROCESSORS if points is None else -(-points // outer)
-        programs = min(8 * MULTIPROCESSORS, rows)
-    return Blocks("persistent", outer, inner, 1, warps, 1, max(programs, 1) if accumulates else 0)
+        programs = max(min(resident * MULTIPROCESSORS, rows), 1)
+    return Blocks("persistent", outer, inner, 1, warps, 1, programs)
 
 
 def _columns(points: int | None, row: int | None) -> Blocks:
-    """Neighbouring outer points contiguous in memory: wide tiles, short blocks of the reduction."""
+    """Neighbouring outer points contiguous in memory: wide tiles, short blocks of the reduction.
+
+    Where these are too few programs for the card, narrow tiles and long blocks.
+    """
+    few = points is not None and points < 2 * MULTIPROCESSORS * 64
+    if few and row is not None and 64 < row <= 8 * MULTIPROCESSORS:
+        return Blocks("looped", 16, 256 if row > 2 * MULTIPROCESSORS else 128, 1, 8, 2, 0)
     outer = 64 if points is None or points >= 64 else max(_power_of_two(points), 1)
     longest = 64 if row is None else _power_of_two(row)
     inner = max(min(longest, 4096 // outer, 64), 1)

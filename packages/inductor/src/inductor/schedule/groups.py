@@ -311,7 +311,7 @@ def _fit_reductions(group: Group, info: NodeInfo, found: list[Fit]) -> None:
             if ordered or tuple(second.values()) == tuple(inner):
                 member = Member(info, {**first, **second}, role, "inner")
                 found.append(Fit(group.outer, group.inner, member, None))
-    if info.accumulates and not found and _row_fits(info, group.inner):
+    if info.accumulates and not found and _row_fits(group, group.inner, _sums(group)):
         for first in _match(group, info, info.outer, body.ranges, inner, group.inner):
             for second in _match(
                 group, info, info.inner, body.reduction_ranges, outer, group.outer
@@ -320,12 +320,17 @@ def _fit_reductions(group: Group, info: NodeInfo, found: list[Fit]) -> None:
                 found.append(Fit(group.outer, group.inner, member, None))
 
 
-def _row_fits(info: NodeInfo, row: Sequence[Size]) -> bool:
-    """Whether columns can be summed along these rows: a GPU program carries a row in registers."""
-    if info.node.device.type == "cpu":
+def _sums(group: Group) -> int:
+    """How many columns' sums are accumulated along the group's rows."""
+    return sum(member.role == "accumulate" for member in group.members)
+
+
+def _row_fits(group: Group, row: Sequence[Size], others: int = 0) -> bool:
+    """Whether columns can be summed along these rows: a GPU program carries all such sums in registers."""
+    if not group.on_gpu:
         return True
     longest = largest(product(row))
-    return longest is not None and longest <= LONGEST_ROW
+    return longest is not None and longest * (others + 1) <= LONGEST_ROW
 
 
 def _positional(info: NodeInfo) -> bool:
@@ -390,7 +395,7 @@ def _divided(
     columns = [positions[symbol] for symbol in kept]
     rows = [positions[symbol] for symbol in summed]
     row = tuple(extent_of[symbol] for symbol in kept)
-    if info.accumulates and columns and min(columns) > max(rows) and _row_fits(info, row):
+    if info.accumulates and columns and min(columns) > max(rows) and _row_fits(group, row):
         # Rows stay outside: a column sum runs along with the row-wise work.
         first = sorted(summed, key=positions.__getitem__)
         second = sorted(kept, key=positions.__getitem__)
@@ -405,7 +410,6 @@ def _divided(
         if change is None
         else {symbol: substitute(value, renamed) for symbol, value in change.items()}
     )
-    del group
     return Fit(outer, inner, Member(info, own, role, "inner"), moved, "inner")
 
 

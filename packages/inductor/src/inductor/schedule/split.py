@@ -225,7 +225,7 @@ def _parts(kernel: Kernel, buffers: dict[str, Buffer]) -> list[Kernel] | None:
     (sweep,) = sweeps
     names = {operation.name for operation in sweep.operations}
     reductions = [operation for operation in sweep.operations if operation.name == "reduce"]
-    if names & {"accumulate", "scan", "indirect"} or not reductions:
+    if names & {"accumulate", "scan"} or not reductions:
         return None
     before = [stage for stage in body.stages if stage.start < sweep.start]
     if any(

@@ -9,6 +9,7 @@ from torch.fx import Graph, GraphModule
 from inductor import compile_fx
 from inductor.ir import OperatorCall
 from inductor.options import InductorOptions
+from inductor.pipeline import plan
 
 aten = torch.ops.aten
 OPTIONS = InductorOptions(executor="triton_interpreter", strict=True, verify=True)
@@ -173,3 +174,47 @@ def test_reductions_at_computed_places(reduce, dtype, executor):
     near = {"rtol": 2e-2, "atol": 2e-2} if dtype is torch.bfloat16 else {}
     for ours, theirs in zip(compiled(list(inputs)), expected, strict=True):
         torch.testing.assert_close(ours, theirs, equal_nan=True, **near)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_a_concatenation_of_cheap_pieces_is_never_written(dtype):
+    x = torch.randn(6, 10).to(dtype)
+
+    def turned(call, x):
+        left = call(aten.slice.Tensor, x, 1, 0, 4)
+        right = call(aten.slice.Tensor, x, 1, 4, 10)
+        both = call(aten.cat.default, [call(aten.neg.default, right), left], 1)
+        return [call(aten.mul.Tensor, both, x)]
+
+    program = plan(trace(turned, x), OPTIONS)
+    assert len(program.schedule.steps) == 1
+    (made,) = compile_fx(trace(turned, x), options=OPTIONS)([x])
+    assert torch.equal(made, torch.cat([-x[:, 4:], x[:, :4]], 1) * x)
+
+
+def test_a_long_sum_of_looked_up_values_is_divided_among_programs():
+    table = torch.randn(700, 3)
+    index = torch.randint(-3, 3, (700,))
+
+    def looked_up(call, table, index):
+        found = call(aten.gather.default, table, 1, call(aten.unsqueeze.default, index, 1))
+        return [call(aten.sum.default, found)]
+
+    index = index.abs().clamp(max=2).repeat(3)
+    table = table.repeat(3, 1)
+    program = plan(trace(looked_up, table, index), OPTIONS)
+    assert len(program.schedule.steps) == 2
+    (made,) = compile_fx(trace(looked_up, table, index), options=OPTIONS)([table, index])
+    torch.testing.assert_close(made, table.gather(1, index[:, None]).sum())
+
+
+def test_erf_of_half_types_is_as_near_as_their_rounding():
+    x = torch.cat([torch.linspace(-7, 7, 4001), torch.tensor([0.0, -0.0, 1e-7, float("inf")])])
+    x = torch.cat([x, -x[-1:], torch.tensor([float("nan")])]).half()
+    (made,) = compile_fx(trace(lambda call, x: [call(aten.erf.default, x)], x), options=OPTIONS)(
+        [x]
+    )
+    torch.testing.assert_close(
+        made, torch.erf(x.double()).half(), rtol=1e-3, atol=0, equal_nan=True
+    )
+    assert torch.equal(made.signbit()[:-1], x.signbit()[:-1])

@@ -234,7 +234,8 @@ class TritonOps:
         return f"prelude.divide(tl.full([1], 1.0, {triton_type(dtype)}) + tl.zeros_like({x}), {x})"
 
     def erf(self, x: str, dtype: torch.dtype) -> str:
-        return f"tl.erf({x})"
+        name = "prelude.narrow_erf" if self._tile.narrow else "tl.erf"
+        return f"{name}({x})"
 
     def erfc(self, x: str, dtype: torch.dtype) -> str:
         return f"prelude.erfc({x})"

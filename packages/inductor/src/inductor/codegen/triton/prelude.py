@@ -110,6 +110,31 @@ def tan(x):
 
 
 @triton.jit
+def narrow_erf(x):
+    # For results of half types: x times a rational function of its square, fitted by the reweighted least squares of
+    # the relative error on |x| <= 3.92 (5e-7 in float32), two thirds of the time of the library's, which selects
+    # between two polynomials.
+    if x.dtype == tl.float64:
+        return tl.erf(x)
+    t = tl.minimum(tl.maximum(x, -3.92), 3.92)
+    s = t * t
+    p = 2.050084503935068e-06
+    p = 0.00028488325187936425 + s * p
+    p = 0.003765637753531337 + s * p
+    p = 0.05274878814816475 + s * p
+    p = 0.1904069483280182 + s * p
+    p = 1.1283791065216064 + s * p
+    q = 3.8091715396149084e-05
+    q = 0.0011625406332314014 + s * q
+    q = 0.014969258569180965 + s * q
+    q = 0.11410930752754211 + s * q
+    q = 0.5020765066146851 + s * q
+    q = 1.0 + s * q
+    value = tl.minimum(tl.maximum(t * p / q, -1.0), 1.0)
+    return tl.where(x != x, x, value)
+
+
+@triton.jit
 def erfc(x):
     # erf loses everything above 4: the continued fraction there, 1 - erf below 0.5, a rational fit between.
     if x.dtype == tl.float64:
