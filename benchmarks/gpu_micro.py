@@ -232,6 +232,8 @@ def _makers(names: str, *, rehearse: bool) -> dict[str, Callable[[Any], Any]]:
         return compile_api.compile(function, dynamic=False, options=options)
 
     def theirs(function: Any) -> Any:
+        import torch._functorch.config
+
         # the backward of one forward is run many times
         torch._functorch.config.donated_buffer = False
         return torch.compile(function, dynamic=False)

@@ -29,6 +29,8 @@ _DEFAULT = AotOptions()
 _BISECTIONS = 10
 _UNWRITTEN = 2.0
 """Saving a value that the forward would have kept inside a kernel writes it too, and doesn't only keep it."""
+_REWRITTEN = 2.0
+"""Repeating the operand of an expensive operator fuses into nothing: it is read for, written, and only then used."""
 _HIGHEST_PRICE = 1e5
 
 
@@ -82,6 +84,7 @@ class _Problem:
         )
         direct -= late
         written = _written(joint, late, forward_outputs)
+        operands = _operands(late)
         live = set(direct)
         for node in reversed(joint.graph.nodes):
             if node in live:
@@ -100,10 +103,10 @@ class _Problem:
         for index, node in enumerate(nodes):
             for source in node.all_input_nodes:
                 problem.users[number[source]].append(index)
-            problem._cost(node, written=node in written)
+            problem._cost(node, written=node in written, operand=node in operands)
         return problem
 
-    def _cost(self, node: fx.Node, *, written: bool) -> None:
+    def _cost(self, node: fx.Node, *, written: bool, operand: bool) -> None:
         value = node.meta["val"]
         kind: Kind | None = None
         save, repeat, static = saved_bytes(value), INFINITE, False
@@ -133,7 +136,7 @@ class _Problem:
                 # Read outside of its checkpoint: from there nothing inside is computed for it.
                 repeat = INFINITE
             else:
-                repeat = repeat_cost(node)
+                repeat = repeat_cost(node) + (_REWRITTEN * saved_bytes(value) if operand else 0.0)
         self.kinds.append(kind)
         self.save.append(save)
         self.repeat.append(repeat)
@@ -202,6 +205,26 @@ class _Problem:
             else:
                 high = middle
         return best if self.occupied(best) <= self.occupied(full) else full
+
+
+def _operands(late: set[fx.Node]) -> set[fx.Node]:
+    """What expensive operators of the backward read from memory, views and the tensors behind them."""
+    found: set[fx.Node] = set()
+    waiting = [
+        source
+        for node in late
+        if node.op == "call_function" and kind_of(node) == "expensive"
+        for source in node.all_input_nodes
+        if source not in late
+    ]
+    while waiting:
+        node = waiting.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if node.op == "call_function" and kind_of(node) == "view":
+            waiting.extend(node.all_input_nodes)
+    return found
 
 
 def _written(joint: fx.GraphModule, late: set[fx.Node], forward_outputs: int) -> set[fx.Node]:
