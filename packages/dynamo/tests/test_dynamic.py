@@ -81,13 +81,59 @@ def test_a_branch_on_a_size_is_guarded():
     assert counter.frame_count == 2
 
 
-@pytest.mark.parametrize("n", [0, 1])
-def test_zero_and_one_are_their_own(n):
+def test_an_empty_tensor_is_its_own():
     counter, compiled = compiled_with(lambda x: x * x.shape[0], dynamic=True)
-    for size in (4, 5, n):
+    for size in (4, 5, 0):
         x = torch.randn(size, 2)
         assert same(compiled(x), x * x.shape[0])
     assert counter.frame_count == 2
+
+
+def _attend(x):
+    return torch.softmax(x @ x.transpose(-1, -2), -1).sum(1)
+
+
+_ONE_OF_MANY = {
+    "linear": torch.nn.Sequential(torch.nn.Linear(6, 4), torch.nn.LayerNorm(4), torch.nn.GELU()),
+    "two inputs": lambda x: x + torch.ones_like(x)[:, :1] * x.mean(0),
+    "reshaped": lambda x: x.view(x.shape[0], -1, 2).permute(0, 2, 1).reshape(x.shape[0], -1),
+    "attention": lambda x: _attend(x.view(-1, 3, 2)),
+    "convolution": lambda x: torch.conv1d(x[:, None], torch.ones(2, 1, 3)).flatten(1),
+    "sums": lambda x: x.sum(0) + x.amax(0),
+}
+
+
+@pytest.mark.parametrize("name", _ONE_OF_MANY)
+def test_a_batch_of_one_needs_no_version_where_nothing_depends_on_it(name):
+    function = _ONE_OF_MANY[name]
+    counter, compiled = compiled_with(function)
+    for size in (4, 5, 1, 7):
+        x = torch.randn(size, 6)
+        result, expected = compiled(x), function(x)
+        assert same(result, expected)
+        assert result.stride() == expected.stride()
+    assert counter.frame_count == 2
+
+
+_ONE_BY_ITSELF = {
+    "squeezed": lambda x: x.squeeze(0) * 2,
+    "asked": lambda x: x + 1 if x.shape[0] == 1 else x - 1,
+    "broadcast": lambda x: x + torch.ones(5, 6) if x.shape[0] in (1, 5) else x,
+    "layout": lambda x: x.t().contiguous(),
+    "one less": lambda x: x[1:].max(0).values if x.shape[0] > 1 else x,
+}
+
+
+@pytest.mark.parametrize("name", _ONE_BY_ITSELF)
+def test_a_batch_of_one_is_its_own_where_it_means_something_else(name):
+    function = _ONE_BY_ITSELF[name]
+    _, compiled = compiled_with(function)
+    for size in (4, 3, 1, 5, 1):
+        x = torch.randn(size, 6)
+        result, expected = compiled(x), function(x)
+        assert same(result, expected)
+        assert result.stride() == expected.stride()
+        assert (result.data_ptr() == x.data_ptr()) == (expected.data_ptr() == x.data_ptr())
 
 
 def test_text_of_symbolic_numbers():

@@ -2,8 +2,9 @@
 
 `History` belongs to a code object and remembers what each source held in earlier captures; what changed is
 dynamic from then on. `Sizes` belongs to one capture: it makes symbols, and turns a symbolic number that reaches a
-node into arithmetic over size placeholders. Sizes 0 and 1 are specialised unless marked. Invariant: an
-expression has one node, and every symbol one source.
+node into arithmetic over size placeholders. Sizes 0 and 1 are specialised unless marked, but a graph
+that was made for another size serves 1 too if nothing in it depended on that. Invariant: an expression has one
+node, and every symbol one source.
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ class Sizes:
     def _size(self, source: Source, hint: int, limits: tuple[int | None, int | None]) -> Any:
         lower, upper = limits
         if lower is None and isinstance(source, SizeSource):
-            lower = 2 if hint > 1 else 0
+            lower = 1 if hint > 1 else 0
         name = f"s{len(self.sources)}"
         symbol = self.environment.create_size(name, hint, lower=lower, upper=upper)
         self._register(name, source, symbol, hint)

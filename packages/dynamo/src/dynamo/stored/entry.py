@@ -542,9 +542,9 @@ def read_entry(
             Places(),
         )
         constants = {name: entry.constant(value) for name, value in data["constants"].items()}
+        inputs = program.match(slots, function)  # made for the evaluator now, and tried
     except damages as error:
         raise Foreign(f"a stored entry is damaged: {error!r}") from None
-    inputs = program.match(slots, function)
     if inputs is None:
         raise Foreign(str(program.explain(slots, function)))
     try:

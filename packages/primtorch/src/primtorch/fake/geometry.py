@@ -60,6 +60,9 @@ def broadcast(sizes: Sizes, *shapes: Shape) -> Shape:
             size, known = shape[index], result[index]
             if size is known or size in (known, 1):
                 continue
+            # Equal sizes are asked for before size 1, so that equal sizes of any number will do.
+            if known != 1 and sizes.alike(size, known) and sizes.same(size, known):
+                continue
             if known == 1 or sizes.is_one(known):
                 result[index] = size
             elif not (sizes.is_one(size) or sizes.same(size, known)):

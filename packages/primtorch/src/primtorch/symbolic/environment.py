@@ -280,6 +280,25 @@ class SizeEnvironment:
             return default
         return self.decide(predicate)
 
+    def decide_obliviously(self, predicate: bool | Predicate, default: bool) -> bool:
+        """As `decide_or`, but `default` without a guard where it is right for all sizes but 1.
+
+        Who asks so is right with the default in any case: that a size is not 1 shall not be a condition
+        of a graph that doesn't need it.
+        """
+        known = self.proof(predicate)
+        if known is not None:
+            return known
+        assert isinstance(predicate, Predicate)
+        wider = {
+            symbol: Symbol(symbol.name, 2, symbol.upper)
+            for symbol in predicate.free_symbols
+            if symbol.lower == 1 and self.hints.get(symbol, 0) > 1
+        }
+        if wider and predicate.substitute(wider) is default:
+            return default
+        return self.decide_or(predicate, default)
+
     def decide_size_oblivious(self, predicate: bool | Predicate) -> bool:
         """As `decide`, where sizes known only at run time are taken to be neither 0 nor 1."""
         known = self.proof(predicate)
@@ -322,6 +341,15 @@ class SizeEnvironment:
         if isinstance(left, int) and isinstance(right, int):
             return left < right
         return self.decide(less_than(left, right))
+
+    def alike(self, left: int | Expression, right: int | Expression) -> bool:
+        """Whether two numbers are equal in the traced call: no guard, and no promise for others."""
+        if isinstance(left, int) and isinstance(right, int):
+            return left == right
+        question = equal(left, right)
+        if isinstance(question, bool):
+            return question
+        return self.has_hint(question) and evaluate_predicate(question, self.hints)  # type: ignore[arg-type]
 
     def is_one(self, value: int | Expression) -> bool:
         """Whether a size is 1; a size known only at run time is taken not to be."""

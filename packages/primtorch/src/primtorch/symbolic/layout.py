@@ -26,6 +26,9 @@ class Sizes(Protocol):
     def must_be_same(self, left: int | Expression, right: int | Expression) -> bool:
         """As `same`, for what is an error otherwise: sizes of run time are taken to be."""
 
+    def alike(self, left: int | Expression, right: int | Expression) -> bool:
+        """Whether left == right in the call that is traced; a hint at what to ask first."""
+
     def less(self, left: int | Expression, right: int | Expression) -> bool:
         """Whether left < right."""
 
@@ -60,6 +63,10 @@ class StaticSizes:
     def must_be_same(self, left: int | Expression, right: int | Expression) -> bool:
         """Whether left == right."""
         return self.same(left, right)
+
+    def alike(self, left: int | Expression, right: int | Expression) -> bool:
+        """Whether left == right."""
+        return left == right
 
     def less(self, left: int | Expression, right: int | Expression) -> bool:
         """Whether left < right."""
@@ -135,7 +142,7 @@ def is_contiguous(
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
         if size == 1:
             continue
-        if stride != expected and not (sizes.is_one(size) or sizes.same(stride, expected)):
+        if stride != expected and not _either(sizes, stride, expected, size):
             return False
         expected = expected * size
     return True
@@ -150,11 +157,23 @@ def _is_ordered(
     expected: int | Expression = 1
     for dimension in order:
         size = shape[dimension]
-        if not sizes.is_one(size):
-            if not sizes.same(strides[dimension], expected):
-                return False
-            expected = expected * size
+        if size == 1:
+            continue
+        if strides[dimension] != expected and not _either(
+            sizes, strides[dimension], expected, size
+        ):
+            return False
+        expected = expected * size
     return True
+
+
+def _either(
+    sizes: Sizes, stride: int | Expression, expected: int | Expression, size: int | Expression
+) -> bool:
+    """Whether a stride is as expected, or its dimension has size 1: what the traced call shows is asked first."""
+    if sizes.alike(stride, expected):
+        return sizes.same(stride, expected)
+    return sizes.is_one(size) or sizes.same(stride, expected)
 
 
 def is_channels_last_contiguous(
@@ -210,8 +229,9 @@ def is_non_overlapping_and_dense(
                 del pending[index]
                 break
         else:
-            pending = [pair for pair in pending if not sizes.is_one(pair[0])]
-            return not pending
+            if any(isinstance(size, int) for size, _ in pending):
+                return False
+            return all(sizes.is_one(size) for size, _ in reversed(pending))
     return True
 
 

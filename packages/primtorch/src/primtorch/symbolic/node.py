@@ -630,12 +630,12 @@ class BooleanNode(Node):
     def guard_or_false(self, file: builtins.str, line: int) -> bool:
         if self._answer is not None:
             return self._answer
-        return self.environment.decide_or(self.predicate, default=False)
+        return self.environment.decide_obliviously(self.predicate, default=False)
 
     def guard_or_true(self, file: builtins.str, line: int) -> bool:
         if self._answer is not None:
             return self._answer
-        return self.environment.decide_or(self.predicate, default=True)
+        return self.environment.decide_obliviously(self.predicate, default=True)
 
     def statically_known_true(self, file: builtins.str, line: int) -> bool:
         return self.environment.statically_known(self.predicate)

@@ -65,10 +65,22 @@ def _show(shape: Sequence[int | Expression]) -> str:
     return "[" + ", ".join(map(str, shape)) + "]"
 
 
+def _fills(shape: Shape, count: int | Expression) -> bool:
+    """Whether the last dimensions have just so many elements: then nothing is asked of those before."""
+    filled: int | Expression = 1
+    for size in reversed(shape):
+        filled = filled * size
+        if filled == count:
+            return True
+    return False
+
+
 def view_strides(sizes: Sizes, old: Shape, strides: Shape, new: Shape) -> Shape | None:
     """Strides that show memory of `old` geometry as shape `new`; None if there are none."""
     if strides == contiguous_strides(old):
         return contiguous_strides(new)
+    if old == new and 1 not in old:  # of size 1 the stride would be made anew
+        return strides
     if 0 in old:
         return strides if old == new else contiguous_strides(new)
     result: list[int | Expression] = [0] * len(new)
@@ -78,15 +90,22 @@ def view_strides(sizes: Sizes, old: Shape, strides: Shape, new: Shape) -> Shape 
     for dimension in range(len(old) - 1, -1, -1):
         chunk = chunk * old[dimension]
         if dimension > 0:
-            before = old[dimension - 1]
-            joined = before == 1 or sizes.is_one(before)
-            if joined or sizes.same(strides[dimension - 1], chunk * base):
+            before, step = old[dimension - 1], strides[dimension - 1]
+            whole = chunk * base
+            if step == whole or (sizes.alike(step, whole) and sizes.same(step, whole)):
+                continue
+            if before == 1:
+                continue
+            if not _fills(new[: position + 1], chunk) and (
+                sizes.is_one(before) or sizes.same(step, whole)
+            ):
                 continue
         filled: int | Expression = 1
         while position >= 0 and (
-            (filled != chunk and sizes.less(filled, chunk))
+            filled * new[position] == chunk
+            or (filled != chunk and sizes.less(filled, chunk))
             or new[position] == 1
-            or sizes.is_one(new[position])
+            or ((dimension == 0 or filled != chunk) and sizes.is_one(new[position]))
         ):
             result[position] = filled * base
             filled = filled * new[position]
@@ -249,7 +268,7 @@ def expand(
         if target == -1 or target is have or target == have:
             shape.append(have)
             stride.append(step)
-        elif sizes.is_one(have):
+        elif not sizes.alike(have, target) and sizes.is_one(have):
             shape.append(target)
             stride.append(0)
         elif sizes.same(have, target):
