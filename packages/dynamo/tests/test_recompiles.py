@@ -84,11 +84,11 @@ def test_decoding_with_a_cache_that_grows_is_compiled_twice(kind):
 
 
 def test_decoding_past_a_sliding_window_comes_to_rest():
-    """The model's own branches: before the window is full, as it fills, and from then on."""
+    """The prompt, before the window is full, as it fills, and from then on: a cache of another layout."""
     model = model_of("mistral", window=8)
     counter, compiled = compiled_with(model)
     torch.testing.assert_close(decoded(compiled, 16), decoded(model, 16))
-    assert counter.frame_count <= 5
+    assert counter.frame_count <= 4
     before = counter.frame_count
     torch.testing.assert_close(decoded(compiled, 24), decoded(model, 24))
     assert counter.frame_count == before
