@@ -201,3 +201,46 @@ def test_a_mark_whose_limits_the_program_breaks_is_an_error():
     _, compiled = compiled_with(lambda x: x + 1 if x.shape[0] < 32 else x - 1)
     with pytest.raises(dynamo.UsageError, match="64"):
         compiled(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "most"),
+    [
+        (lambda x: x + torch.tensor(x.shape[0]), 2),
+        (lambda x: torch.tensor([[x.shape[0], 2.0], [1, x.shape[1]]]), 2),
+        (lambda x: torch.tensor(x.shape).sum(), 2),
+        (lambda x: x * torch.sqrt(torch.tensor(x.shape[0], dtype=torch.float)), 2),
+        (lambda x: x[: torch.tensor(min(x.shape[0], 512)) - 1], 2),
+        (lambda x: x[torch.tensor(x.shape[0]) // 2 :], 2),
+        (lambda x: x.clamp(0, torch.tensor(x.shape[0]) * 2 - 1), 2),
+        (lambda x: x * torch.tensor(x.shape[0]).item(), 2),
+        (lambda x: x * (2 if torch.tensor(x.shape[0]) > 1 else 3), 2),
+        # other arithmetic fixes the size, and only where the number is asked for
+        (lambda x: x * torch.tensor(x.shape[0]).float().sqrt().item(), 4),
+        (lambda x: x * (2 if torch.tensor(x.shape[0]).float() > 0.5 else 3), 4),
+    ],
+)
+def test_tensors_of_one_size_stay_symbolic(function, most):
+    counter, compiled = compiled_with(function, fullgraph=True)
+    for rows, columns in ((2, 8), (3, 6), (4, 9), (5, 7)):
+        x = torch.randn(rows, columns)
+        assert same(compiled(x), function(x))
+    assert counter.frame_count <= most
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: torch.arange(x.shape[1], -x.shape[1], -1.0),
+        lambda x: torch.arange(x.shape[1], -x.shape[1], -1.0, dtype=torch.int64),
+        lambda x: torch.arange(0, x.shape[1], 0.5),
+        lambda x: torch.arange(0.25, x.shape[1], 2),
+        lambda x: torch.arange(0.25, x.shape[1], 2, dtype=torch.int64),
+    ],
+)
+def test_ranges_of_a_size_in_steps_of_a_float(function):
+    counter, compiled = compiled_with(function, fullgraph=True)
+    for rows, columns in ((2, 8), (3, 6), (4, 9), (5, 7)):
+        x = torch.randn(rows, columns)
+        assert same(compiled(x), function(x))
+    assert counter.frame_count == 2

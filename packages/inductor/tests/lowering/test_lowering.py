@@ -247,3 +247,13 @@ def test_symbolic_sizes_need_no_second_compile(name, compare):
 )
 def test_bits_of_something_computed_are_read_as_another_dtype(compare, function, x):
     compare(function, x)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.int64, torch.float64])
+def test_ranges_begin_at_a_size_and_go_in_steps_of_a_float(compare, dtype):
+    def function(x):
+        n = x.shape[0]
+        return torch.arange(n, -n, -1.0, dtype=dtype), torch.arange(1.5, n, 2, dtype=dtype)
+
+    again = [(torch.randn(n),) for n in (3, 9)]
+    compare(function, torch.randn(6), symbolic=[(0, 0, "n")], again=again)

@@ -121,3 +121,26 @@ def test_lengths_known_only_at_run_time(operator):
     first = found if operator is aten.bincount.default else found[0]
     assert first.dtype is torch.int64
     assert not isinstance(first.shape[0], int)
+
+
+@pytest.mark.parametrize("dtype", [None, torch.int64, torch.int32, torch.float64])
+@pytest.mark.parametrize(
+    ("start", "step"), [(0, 0.5), (0.25, 2), (-3.5, 1.0), (0, 0.3), (0.1, 0.7), (2.0, 1)]
+)
+def test_ranges_are_as_long_as_eagers(start, step, dtype):
+    if dtype is torch.int64 and int(step) == 0:
+        return  # eager refuses it
+    for end in (4, 9, 21):
+        environment = SizeEnvironment()
+        size = environment.create_size("n", end)
+        operator = aten.arange.start_step
+        expected = torch.arange(start, end, step, dtype=dtype).shape
+        made = infer(operator, (start, size, step), {"dtype": dtype}, environment)
+        assert tuple(map(environment.hint, made.shape)) == tuple(expected)
+        assert infer(operator, (start, end, step), {"dtype": dtype}).shape == tuple(expected)
+
+
+def test_integers_are_counted_as_eager_counts_them():
+    expected = torch.arange(0.1, 3.9, 1, dtype=torch.int64).shape
+    made = infer(aten.arange.start_step, (0.1, 3.9, 1), {"dtype": torch.int64})
+    assert made.shape == tuple(expected) == (3,)

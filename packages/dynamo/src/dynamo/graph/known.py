@@ -1,20 +1,28 @@
-"""Tensors that hold one number which is known while capturing, as `torch.tensor(3) * 2`.
+"""Tensors that hold one number which is known while capturing, as `torch.tensor(3) * 2` or `torch.tensor(x.shape[0])`.
 
 In: each recorded call and its result. Out: the number, where the program asks for it (`item`, a size, a slice's
 bound, a branch), so that no graph break is needed. Invariant: a number is known only if the tensor was made in
 this capture on the CPU, from numbers alone, by operators without side effects, and nothing was written in place
-since; the real tensor kept for it has the dtype that eager's has.
+since; what is kept for it is a real tensor of the dtype that eager's has, a symbolic size where it is an int64, or
+other arithmetic on such sizes, which fixes them when somebody asks for the number.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from primtorch.fake import FakeTensor
 
-__all__ = ["ANSWERED", "Known"]
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dynamo.graph.recorder import Recorder
+
+__all__ = ["ANSWERED", "Known", "made_of_sizes", "of_size"]
 
 # Questions about data that a known number answers.
 ANSWERED = frozenset(
@@ -36,6 +44,68 @@ _SEPARATE = frozenset(
     {"clone", "where", "cat", "stack", "matmul", "masked_fill", "full", "__setitem__", "full_like"}
 )
 _PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype})
+_NUMBERS = frozenset({int, float, bool, torch.SymInt, torch.SymFloat})
+_SEQUENCES = frozenset({list, tuple, torch.Size})
+# Arithmetic on symbolic sizes, where it is that of int64 tensors.
+_ON_SIZES: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "__radd__": operator.add,
+    "sub": operator.sub,
+    "rsub": lambda a, b: b - a,
+    "__rsub__": lambda a, b: b - a,
+    "mul": operator.mul,
+    "__rmul__": operator.mul,
+    "neg": operator.neg,
+    "floor_divide": operator.floordiv,
+    "__floordiv__": operator.floordiv,
+    "remainder": operator.mod,
+    "minimum": torch.sym_min,
+    "maximum": torch.sym_max,
+}
+_COMPARISONS: dict[str, Callable[..., Any]] = {
+    "eq": operator.eq,
+    "__eq__": operator.eq,
+    "ne": operator.ne,
+    "__ne__": operator.ne,
+    "lt": operator.lt,
+    "__lt__": operator.lt,
+    "less": operator.lt,
+    "le": operator.le,
+    "__le__": operator.le,
+    "gt": operator.gt,
+    "__gt__": operator.gt,
+    "greater": operator.gt,
+    "ge": operator.ge,
+    "__ge__": operator.ge,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """A number computed from symbolic sizes, which are fixed when it is asked for; of a comparison only its outcome."""
+
+    function: Any
+    values: tuple[Any, ...]
+    named: dict[str, Any]
+    compares: bool = False
+
+    def settled(self) -> torch.Tensor | None:
+        """The number; None where it can't be computed."""
+        if self.compares:
+            return compute(torch.tensor, [bool(self.function(*self.values))], {})
+        values: list[Any] = []
+        for value in self.values:
+            match value:
+                case torch.SymInt():
+                    values.append(int(value))
+                case _Later():
+                    number = value.settled()
+                    if number is None:
+                        return None
+                    values.append(number)
+                case _:
+                    values.append(value)
+        return compute(self.function, values, self.named)
 
 
 class Known:
@@ -46,7 +116,7 @@ class Known:
     def __init__(self) -> None:
         self._exposed = False  # a tensor that may share a known one's memory was made
         self._values: dict[
-            int, tuple[Any, torch.Tensor]
+            int, tuple[Any, torch.Tensor | torch.SymInt | _Later]
         ] = {}  # the fake is kept: its id stays its own
 
     def __bool__(self) -> bool:
@@ -79,6 +149,18 @@ class Known:
             named = {key: self._real(value) for key, value in kwargs.items()}
         except LookupError:
             return
+        if any(type(value) in (torch.SymInt, _Later) for value in values):
+            size = None if named else _of_sizes(name, values, result)
+            if size is None:
+                tensors = [
+                    _Later(torch.tensor, (value,), {})
+                    if type(value) is torch.SymInt and type(arg) is FakeTensor
+                    else value
+                    for arg, value in zip(args, values, strict=True)
+                ]
+                size = _Later(function, tuple(tensors), named)
+            self._values[id(result)] = (result, size)
+            return
         real = compute(function, values, named)
         if real is not None and real.ndim == 0 and real.dtype is result.dtype:
             self._values[id(result)] = (result, real)
@@ -89,21 +171,33 @@ class Known:
             return None
         return compute(function, list(args), kwargs)
 
-    def keep(self, fake: Any, real: torch.Tensor) -> None:
-        """Remember that `fake` holds the number in `real`."""
-        self._values[id(fake)] = (fake, real)
+    def keep(self, fake: Any, real: torch.Tensor | torch.SymInt) -> None:
+        """Remember that `fake` holds the number in `real`, or this size in its dtype."""
+        if isinstance(real, torch.SymInt) and fake.dtype is not torch.int64:
+            self._values[id(fake)] = (fake, _Later(torch.tensor, (real,), {"dtype": fake.dtype}))
+        else:
+            self._values[id(fake)] = (fake, real)
 
-    def find(self, value: Any) -> torch.Tensor | None:
-        """The real tensor of a known number."""
+    def find(self, value: Any) -> torch.Tensor | torch.SymInt | None:
+        """The real tensor of a known number, or the symbolic size that it is."""
         found = self._values.get(id(value))
-        return None if found is None else found[1]
+        if found is None:
+            return None
+        number = found[1]
+        return number.settled() if isinstance(number, _Later) else number
 
     def replaced(self, value: Any) -> Any:
         """The arguments of a call with numbers in place of the tensors that hold them."""
         match value:
             case FakeTensor():
                 real = self.find(value)
-                return value if real is None else real.item()
+                return (
+                    real.item()
+                    if isinstance(real, torch.Tensor)
+                    else value
+                    if real is None
+                    else real
+                )
             case list():
                 return [self.replaced(item) for item in value]
             case tuple() if type(value) in (tuple, torch.Size):
@@ -134,9 +228,72 @@ class Known:
         kind = type(value)
         if kind is FakeTensor:
             return self._values[id(value)][1]
-        if kind in _PLAIN or (kind is torch.device and value.type == "cpu"):
+        if kind in _PLAIN or kind is torch.SymInt or (kind is torch.device and value.type == "cpu"):
             return value
         raise LookupError
+
+
+def _of_sizes(name: str, values: list[Any], result: Any) -> torch.SymInt | _Later | None:
+    """What arithmetic on sizes and int64 numbers gives where it is a size or compares; None elsewhere."""
+    numbers = [
+        value.item() if type(value) is torch.Tensor and value.dtype is torch.int64 else value
+        for value in values
+    ]
+    if not all(type(number) in (int, torch.SymInt) for number in numbers):
+        return None
+    if name in _COMPARISONS:
+        return _Later(_COMPARISONS[name], tuple(numbers), {}, compares=True)
+    if name not in _ON_SIZES or result.dtype is not torch.int64:
+        return None
+    size: torch.SymInt = _ON_SIZES[name](*numbers)
+    return size
+
+
+def of_size(name: str, size: torch.SymInt) -> Any:
+    """What a question about the data of an int64 tensor that holds `size` is answered."""
+    match name:
+        case "__bool__" | "is_nonzero":
+            return bool(size != 0)
+        case "__float__":
+            return torch.sym_float(size)
+        case "__complex__":
+            return complex(int(size))
+        case _:
+            return size
+
+
+def made_of_sizes(recorder: Recorder, data: Any, options: dict[str, Any]) -> Any:
+    """What `torch.tensor` makes of numbers some of which are symbolic: tensors filled, and stacked.
+
+    None where none is, or something else is among them.
+    """
+    kinds = set(map(type, _leaves(data)))
+    if kinds.isdisjoint((torch.SymInt, torch.SymFloat)) or not kinds <= _NUMBERS:
+        return None
+    if not options.keys() <= {"dtype", "device"}:
+        return None
+    default = (
+        torch.int64 if kinds.isdisjoint((float, torch.SymFloat)) else torch.get_default_dtype()
+    )
+    options = {"dtype": options.get("dtype") or default, "device": options.get("device")}
+
+    def make(value: Any) -> Any:
+        if type(value) in _SEQUENCES:
+            return recorder.intercept(torch.stack, (list(map(make, value)),), {})
+        made = recorder.intercept(torch.full, ((), value), options)
+        if type(value) is torch.SymInt and made.device.type == "cpu":
+            recorder.known.keep(made, value)
+        return made
+
+    return make(data)
+
+
+def _leaves(data: Any) -> Iterator[Any]:
+    if type(data) in _SEQUENCES:
+        for item in data:
+            yield from _leaves(item)
+    else:
+        yield data
 
 
 def compute(function: Any, args: list[Any], kwargs: dict[str, Any]) -> torch.Tensor | None:

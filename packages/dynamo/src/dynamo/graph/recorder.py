@@ -21,7 +21,7 @@ from dynamo.errors import BreakReason, GraphBreak
 from dynamo.graph import calls
 from dynamo.graph.carve import Region, expose
 from dynamo.graph.data import has_history, replace_data
-from dynamo.graph.known import ANSWERED, Known
+from dynamo.graph.known import ANSWERED, Known, made_of_sizes, of_size
 from dynamo.graph.overrides import Overrides
 from dynamo.graph.tensor_classes import has_overrides, has_own_dispatch, is_traced, traced_in
 from dynamo.graph.wrappers import call_with_wrappers, fake_wrapper, grown, holds_wrapper
@@ -249,6 +249,8 @@ class Recorder:
             real = self.known.find(args[0]) if name in ANSWERED and args else None
             if real is None:
                 return self._at_run_time(function, name, args, kwargs)
+            if isinstance(real, torch.SymInt):
+                return of_size(name, real)
             with torch._C.DisableTorchFunction():
                 return function(real, *args[1:], **kwargs)
         if (
@@ -299,6 +301,10 @@ class Recorder:
         """Run a call on fakes and record it."""
         kind = calls.classify(function)
         name = getattr(function, "__name__", "")
+        if function is torch.tensor and self.sizes is not None and len(args) == 1:
+            made = made_of_sizes(self, args[0], kwargs)
+            if made is not None:
+                return made
         number = self.known.numbers_only(function, name, args, kwargs)
         if number is not None:
             return self._number(number)

@@ -107,17 +107,21 @@ def arange(builder: Builder, *arguments: Any, **_: Any) -> Value:
     elif len(arguments) == 3:
         start, _end, step = arguments
     fact = builder.fact
+    if fact.dtype == torch.int64:  # as eager: what is counted are integers
+        start, step = (int(value) if isinstance(value, float) else value for value in (start, step))
     if isinstance(start, float) or isinstance(step, float):
         wide = value_dtype(fact.dtype)
         if not wide.is_floating_point:
             wide = torch.float64
 
         def of_floats(recorder: Recorder, coordinates: Coordinates) -> Scalar:
-            position = recorder.index_expression(coordinates[0], torch.int64)
-            scaled = recorder.op(
-                "mul", recorder.to_dtype(position, wide), recorder.constant(step, wide)
-            )
-            return recorder.op("add", recorder.constant(start, wide), scaled)
+            def number(value: Any) -> Scalar:
+                if isinstance(value, int | float):
+                    return recorder.constant(value, wide)
+                return recorder.to_dtype(recorder.index_expression(value, torch.int64), wide)
+
+            scaled = recorder.op("mul", number(coordinates[0]), number(step))
+            return recorder.op("add", number(start), scaled)
 
         return _generated(builder, of_floats, 3)
 

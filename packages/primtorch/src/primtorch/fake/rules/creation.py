@@ -28,6 +28,9 @@ from primtorch.symbolic import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_FINEST = 1 << 10
+"""The finest fraction of a float that is counted in exactly."""
+
 
 def _new(
     shape: Sequence[int | Expression],
@@ -192,18 +195,33 @@ def eye_m(
 def _arange_length(sizes: Sizes, start: Any, end: Any, step: Any) -> int | Expression:
     if isinstance(step, (int, float)) and step == 0:
         raise RuntimeError("step must be nonzero")
-    if all(isinstance(value, (int, float)) for value in (start, end, step)) and (
-        end < start if step > 0 else end > start
-    ):
-        raise RuntimeError("upper bound and lower bound inconsistent with step sign")
-    if any(isinstance(value, (float, Real)) for value in (start, end, step)):
-        return math.ceil((end - start) / step)
-    length = -((start - end) // step)
-    if isinstance(length, int):
-        if length < 0:
+    if any(isinstance(value, float) for value in (start, end, step)):
+        start, end, step = _in_common_units(sizes, start, end, step)
+    if all(isinstance(value, (int, float)) for value in (start, end, step)):
+        if end < start if step > 0 else end > start:
             raise RuntimeError("upper bound and lower bound inconsistent with step sign")
-        return length
-    return sizes.larger(length, 0)
+        if any(isinstance(value, float) for value in (start, end, step)):
+            return math.ceil((end - start) / step)
+    length = -((start - end) // step)
+    return length if isinstance(length, int) else sizes.larger(length, 0)
+
+
+def _in_common_units(sizes: Sizes, *values: Any) -> tuple[Any, ...]:
+    """Floats beside symbolic sizes as multiples of a power of two, of which all are integers.
+
+    Eager divides in double precision: where that might round to another side of an integer the sizes are fixed.
+    """
+    if not any(isinstance(value, Expression) for value in values):
+        return values
+    ratios = [value.as_integer_ratio() for value in values if isinstance(value, float)]
+    unit = max(below for _, below in ratios)
+    if unit > _FINEST or any(abs(above) > _FINEST**2 for above, _ in ratios):
+        return tuple(
+            sizes.constant(value) if isinstance(value, Expression) else value for value in values
+        )
+    return tuple(
+        int(value * unit) if isinstance(value, float) else value * unit for value in values
+    )
 
 
 def _arange(
@@ -212,6 +230,10 @@ def _arange(
     if dtype is None:
         integral = not any(isinstance(value, (float, Real)) for value in (start, end, step))
         dtype = torch.int64 if integral else torch.get_default_dtype()
+    if dtype is torch.int64:  # as eager: what is counted are integers
+        start, end, step = (
+            int(value) if isinstance(value, float) else value for value in (start, end, step)
+        )
     return _new((_arange_length(sizes, start, end, step),), dtype, device)
 
 
