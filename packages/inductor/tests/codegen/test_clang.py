@@ -20,6 +20,8 @@ PROGRAMS = {
     "column reductions": (lambda x: (x.sum(0), x.amax(0), x.var(0)), X),
     "half precision": (lambda x: F.silu(x).sum(-1), X.bfloat16()),
     "a turned copy": (lambda x: x.t().contiguous() + 1, X),
+    "a turned copy alone": (lambda x: x.t().contiguous(), X),
+    "a large turned copy alone": (lambda x: x.t().contiguous(), torch.rand(2048, 1088).bfloat16()),
     "integers": (lambda x: (x // 3, x % 5, x >> 1), torch.arange(-60, 60)),
     "complex numbers": (lambda x: torch.sqrt(torch.complex(x, x)).abs(), X),
     "additions at indices": (

@@ -547,6 +547,25 @@ def test_tiled_transposition(dtype, parallel, shape):
     check(recorder.finish(), storages, tile=tile, parallel=parallel, threads=2, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int8, torch.bool], ids=str
+)
+@pytest.mark.parametrize("shape", [(2, 40, 77), (1, 1, 300), (3, 64, 64), (1, 1030, 2050)])
+@pytest.mark.parametrize("offset", [0, 3])
+def test_a_transposition_alone_goes_from_memory_to_memory(dtype, shape, offset):
+    """In whole blocks and rests of them, past the caches where it is large, to rows that are lines and to others."""
+    batch, rows, columns = shape
+    recorder = Recorder(shape)
+    slab, row, column = recorder.outer
+    value = recorder.load("x", (slab * columns + column) * rows + row, dtype)
+    recorder.store("out", (slab * rows + row) * columns + column + offset, value, dtype)
+    count = batch * rows * columns
+    x = (torch.rand(count) * 50).to(dtype)
+    storages = {"x": x, "out": torch.zeros(count + offset, dtype=dtype)}
+    body = recorder.finish()
+    check(body, storages, tile=Tile((1, 2), 64), parallel=2, threads=2, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])
 @pytest.mark.parametrize("columns", [1, 7, 64, 77, 1000])
 def test_the_first_of_equal_extremes_is_found(kind, columns):

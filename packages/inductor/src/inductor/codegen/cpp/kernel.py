@@ -12,12 +12,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from inductor.codegen.cpp.sweeps import SweepPrinter
+from primtorch.symbolic import substitute
 
 if TYPE_CHECKING:
     from inductor.ir import Kernel
     from primtorch.symbolic import Symbol
 
 __all__ = ["CppKernel", "kernel_source"]
+
+_STREAMED = 4 << 20
+"""Bytes of a transposition's result from which on it is written past the caches (measured on 1 MB of second cache)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,9 @@ class _KernelPrinter(SweepPrinter):
         last = self.outer[-1]
         own = self.split_last or self._lone_vector()
         with self._outer_loops(count - 1):
+            if self.copied:
+                self._turned_copy()
+                return
             if self.turned:
                 self._tiles()
                 return
@@ -101,6 +108,37 @@ class _KernelPrinter(SweepPrinter):
         with self.block_of(f"for (i64 {name} = {start}; {name} < {stop}; {name}++)"):
             for position in within:
                 self.emit(position)
+
+    def _turned_copy(self) -> None:
+        """A share of a transposition's rows at once; `_STREAMED` bytes and more are written past the caches."""
+        tile, body = self.kernel.decisions.tile, self.kernel.body
+        assert tile is not None
+        across, along = min(tile.dimensions), len(body.ranges) - 1
+        a = self.names[self.outer[across]]
+        extents = [self.index(extent) for extent in body.ranges]
+        load, store = self.operations.values()
+        assert load.buffer is not None
+        assert store.buffer is not None
+        assert load.index is not None
+        assert store.index is not None
+        itemsize = self.storage[load.buffer].itemsize
+        step = substitute(store.index, {self.outer[across]: self.outer[across] + 1}) - store.index
+        rows, columns = f"{a}n", extents[along]
+        self.line(
+            f"const i64 {a}s = {a}t * {self.tile_size}, "
+            f"{rows} = ci_minimum<i64>({self.tile_size}, {extents[across]} - {a}s);"
+        )
+        self.names.update({self.outer[across]: f"{a}s", self.outer[along]: "0l"})
+        self.index.forget()
+        kind = f"u{itemsize * 8}"
+        source = f"(const {kind} *)&{self._address(load.buffer, load.index)}"
+        target = f"({kind} *)&{self._address(store.buffer, store.index)}"
+        (stride,) = self.turned.values()
+        large = f"{' * '.join(extents)} * {itemsize} >= {_STREAMED}l"
+        self.line(
+            f"ci_transpose<{kind}>({source}, {self.index(stride)}, {target}, {self.index(step)}, "
+            f"{rows}, {columns}, {large});"
+        )
 
     def _tiles(self) -> None:
         tile, body = self.kernel.decisions.tile, self.kernel.body

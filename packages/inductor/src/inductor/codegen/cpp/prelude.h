@@ -537,6 +537,85 @@ template <class T> static __attribute__((noinline, unused)) void ci_turn(const T
     for (i64 a = 0; a < na; a++) dst[a * width + b] = src[b * stride + a];
 }
 
+#ifdef __AVX512F__
+typedef long long ci_line __attribute__((vector_size(64)));
+// A line written past the caches; the two compilers name the instruction differently.
+CI void ci_stream(void *to, ci_line line) {
+#ifdef __clang__
+  __builtin_nontemporal_store(line, (ci_line *)to);
+#else
+  __builtin_ia32_movntdq512((ci_line *)to, line);
+#endif
+}
+#endif
+// One block of N x N elements turned in registers; past the caches if `stream` and a row of it is a line.
+template <class T, int N> CI void ci_turn_block(const T *src, i64 from, T *dst, i64 to, bool stream) {
+  typedef T V __attribute__((vector_size(N * sizeof(T))));
+  V r[N], s[N];
+  for (int k = 0; k < N; k++) __builtin_memcpy(&r[k], src + k * from, sizeof(V));
+  for (int round = N; round > 1; round /= 2) { // each interleaves rows k and k + N / 2
+    for (int k = 0; k < N / 2; k++) {
+      if constexpr (N == 8) {
+        s[2 * k] = __builtin_shufflevector(r[k], r[k + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+        s[2 * k + 1] = __builtin_shufflevector(r[k], r[k + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+      } else {
+        s[2 * k] = __builtin_shufflevector(r[k], r[k + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        s[2 * k + 1] =
+            __builtin_shufflevector(r[k], r[k + 8], 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+      }
+    }
+    for (int k = 0; k < N; k++) r[k] = s[k];
+  }
+#ifdef __AVX512F__
+  if constexpr (sizeof(V) == 64)
+    if (stream) {
+      for (int k = 0; k < N; k++) ci_stream(dst + k * to, (ci_line)r[k]);
+      return;
+    }
+#endif
+  for (int k = 0; k < N; k++) __builtin_memcpy(dst + k * to, &r[k], sizeof(V));
+}
+#ifdef __AVX512F__
+// Two blocks of 16-bit elements, one after the other: together their rows are lines.
+CI void ci_turn_lines(const u16 *src, i64 from, u16 *dst, i64 to) {
+  u16 rows[16 * 32] __attribute__((aligned(64)));
+  ci_turn_block<u16, 16>(src, from, rows, 32, false);
+  ci_turn_block<u16, 16>(src + 16 * from, from, rows + 16, 32, false);
+  for (int k = 0; k < 16; k++) ci_stream(dst + k * to, *(const ci_line *)(rows + k * 32));
+}
+#endif
+// A matrix turned: dst[a][b] = src[b][a], rows `from` and `to` elements apart. A result larger than the second cache is
+// written past the caches, which otherwise read what is overwritten; 64 rows at a time keep pages and lines at hand.
+template <class T> static __attribute__((noinline, unused)) void ci_transpose(const T *src, i64 from, T *dst, i64 to,
+                                                                             i64 na, i64 nb, bool stream) {
+#ifdef __AVX512F__
+  enum { N = sizeof(T) <= 4 ? 16 : 8 };
+  stream = stream && sizeof(T) > 1 && ((u64)dst | (u64)(to * (i64)sizeof(T))) % 64 == 0;
+#else
+  enum { N = 8 };
+  stream = false;
+#endif
+  for (i64 begin = 0; begin < nb; begin += 64) {
+    const i64 end = begin + 64 < nb ? begin + 64 : nb;
+    i64 a = 0;
+    for (; a + N <= na; a += N) {
+      i64 b = begin;
+#ifdef __AVX512F__
+      if constexpr (sizeof(T) == 2)
+        for (; stream && b + 32 <= end; b += 32) ci_turn_lines(src + b * from + a, from, dst + a * to + b, to);
+#endif
+      for (; b + N <= end; b += N) ci_turn_block<T, N>(src + b * from + a, from, dst + a * to + b, to, stream);
+      for (; b < end; b++)
+        for (i64 k = a; k < a + N; k++) dst[k * to + b] = src[b * from + k];
+    }
+    for (; a < na; a++)
+      for (i64 b = begin; b < end; b++) dst[a * to + b] = src[b * from + a];
+  }
+#ifdef __AVX512F__
+  if (stream) __builtin_ia32_sfence();
+#endif
+}
+
 // ---- sharing a loop among threads ------------------------------------------------------------------------------------
 typedef int (*ci_body)(char *const *, const i64 *, i64, i64, char *const *);
 // Runs body over [0, total) in at most `threads` contiguous shares; `rows` holds `count` private rows for each.

@@ -98,13 +98,28 @@ class StatementPrinter:
             )
             self.parallel = 0
         self.turned = self._turned_loads()
+        self.copied = self._is_turned_copy()
         self.tile_size = self._tile_size()
+
+    def _is_turned_copy(self) -> bool:
+        """Whether the kernel is a transposition and nothing else: it goes from memory to memory without a tile."""
+        operations = list(self.operations.values())
+        if not self.turned or [operation.name for operation in operations] != ["load", "store"]:
+            return False
+        load, store = operations
+        assert store.index is not None
+        along = self.outer[-1]
+        step = substitute(store.index, {along: along + 1}) - store.index
+        storage = self.storage[str(load.buffer)]
+        return step == 1 and store.attribute == "set" and len(store.operands) == 1 and (
+            store.dtype is storage is self.storage[str(store.buffer)] and not store.masked
+        )  # fmt: skip
 
     def _tile_size(self) -> int:
         """The edge of a tile: as decided, less where the tiles of several loads would not fit the first cache."""
         tile = self.kernel.decisions.tile
-        if tile is None:
-            return 0
+        if tile is None or self.copied:
+            return 0 if tile is None else tile.size
         width = sum(self.storage[str(self.operations[p].buffer)].itemsize for p in self.turned)
         edge = tile.size if width <= 4 else tile.size // 2
         return max(8, min(64, edge // 8 * 8))
@@ -492,7 +507,8 @@ class StatementPrinter:
         tile = self.kernel.decisions.tile
         if self.turned and tile is not None:
             across, size = min(tile.dimensions), self.tile_size
-            extents[across] = f"(({extents[-1]} + {size - 1}) / {size})"
+            divided = across if self.copied else -1
+            extents[across] = f"(({extents[divided]} + {size - 1}) / {size})"
         return extents
 
     def _blocks(self) -> str:
