@@ -1,0 +1,159 @@
+"""What every part of a Triton function's writer shares: its lines, its names, and the masks that are in force.
+
+Comes in: a kernel and its `Blocks`. Goes out: the lowest layer of the writer; `memory`, `reductions`, `sweeps` and
+`kernel` each add one. Invariant: a line is written where the depth says, and a name is given once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from inductor.codegen.triton.expressions import expression_text
+from inductor.ir.index import inner_symbols, outer_symbols
+from inductor.ir.operations import HALF_DTYPES
+from primtorch.symbolic import Symbol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+
+    from inductor.codegen.triton.operations import TritonOps
+    from inductor.ir import Kernel, Size
+    from inductor.ir.operations import ReductionKind
+    from inductor.schedule.blocks import Blocks
+
+__all__ = ["Accumulator", "Column", "Function"]
+
+
+@dataclass(slots=True)
+class Accumulator:
+    """A reduction of the stage being written: what stands before, in and after its loop."""
+
+    position: int
+    kind: ReductionKind
+    dtype: torch.dtype
+    values: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Column:
+    """An `accumulate`: a row of partial results that one program carries over its outer points."""
+
+    buffer: str
+    index: Size
+    kind: ReductionKind
+    dtype: torch.dtype
+    name: str
+
+
+class Function:
+    """A function that is being written."""
+
+    _ops: TritonOps
+
+    def __init__(self, kernel: Kernel, blocks: Blocks) -> None:
+        self._kernel = kernel
+        self._body = kernel.body
+        self._blocks = blocks
+        self._lines: list[str] = []
+        self._depth = 1
+        self._index_type = "tl.int64" if kernel.decisions.wide_index else "tl.int32"
+        self._parameters = {a.buffer: f"p{k}" for k, a in enumerate(kernel.arguments)}
+        self._arguments = {name: f"c{k}" for k, (name, _) in enumerate(kernel.scalars)}
+        self._names: dict[Symbol, str] = {}
+        for position, size in enumerate(kernel.sizes):
+            assert isinstance(size, Symbol), "a kernel's size parameter is a symbol"
+            self._names[size] = f"n{position}"
+        self._outer = outer_symbols(kernel.body.ranges)
+        self._inner = inner_symbols(kernel.body.reduction_ranges)
+        self._sweeps = bool(kernel.body.reduction_ranges)
+        self._looped = blocks.mode == "looped"
+        self._outer_mask: str | None = None
+        self._inner_mask: str | None = None
+        self._level = "outer"
+        self._values: dict[int, str] = {}
+        self._memory: dict[tuple[str, Size], str] = {}
+        self._stored: set[str] = set()
+        self._local_origin: dict[str, tuple[int, Size]] = {}
+        self._operations = {
+            position: operation for position, operation, _ in kernel.body.operations()
+        }
+        self._inner_positions = {
+            position
+            for position, operation, stage in kernel.body.operations()
+            if stage.level == "inner" and operation.name not in ("reduce", "part")
+        }
+        self._accumulators: list[Accumulator] = []
+        self._columns: list[Column] = []
+        self._indirect_symbols: set[Symbol] = set()
+        self._carries: list[str] = []
+        self._position = 0
+        self._checked = False
+        self._fresh = 0
+
+    @property
+    def narrow(self) -> bool:
+        """Whether all that varies within a row, or from point to point, is of half types.
+
+        Its rounding hides what the card's own exponential loses.
+        """
+        level = "inner" if self._sweeps else "outer"
+        types = {argument.buffer: argument.dtype for argument in self._kernel.arguments}
+        touched = {
+            types[operation.buffer]
+            for _, operation, stage in self._body.operations()
+            if stage.level == level and operation.buffer in types
+        }
+        floating = {dtype for dtype in touched if dtype.is_floating_point}
+        return bool(floating) and floating <= HALF_DTYPES
+
+    # ---- lines
+    def _emit(self, line: str) -> None:
+        self._lines.append("    " * self._depth + line)
+
+    def _name(self, prefix: str) -> str:
+        self._fresh += 1
+        return f"{prefix}{self._fresh}"
+
+    def _text(self, value: Size) -> str:
+        return expression_text(value, self._names)
+
+    def _decode(self, linear: str, symbols: Sequence[Symbol], extents: Sequence[Size]) -> None:
+        """Name each loop variable as a part of a linear position (last varies fastest)."""
+        rest = linear
+        for position in range(len(symbols) - 1, -1, -1):
+            name, extent = str(symbols[position]), extents[position]
+            self._names[symbols[position]] = name
+            if isinstance(extent, int) and extent == 1:
+                self._emit(f"{name} = tl.zeros_like({linear})")
+            elif position == 0:
+                self._emit(f"{name} = {rest}")
+            else:
+                size = self._text(extent)
+                self._emit(f"{name} = {rest} % {size}")
+                following = f"{name}_rest"
+                self._emit(f"{following} = {rest} // {size}")
+                rest = following
+
+    def _recompute(self, position: int) -> None:
+        """Write an operation again whose value is gone; the layer that walks the stages can."""
+        raise NotImplementedError
+
+    # ---- shapes
+    def _tile_shape(self) -> str:
+        return f"[{self._blocks.outer}, {self._blocks.inner}]"
+
+    def _spread(self, value: str) -> str:
+        return f"tl.broadcast_to({value}, {self._tile_shape()})"
+
+    def _masked(self, value: str, neutral: str, dtype: str) -> str:
+        spread = self._spread(value)
+        if self._inner_mask is None:
+            return spread
+        return f"tl.where({self._inner_mask}, {spread}, {neutral}).to({dtype})"
+
+    def _whole_tile(self) -> str:
+        """The name of a zero of the full shape at this level."""
+        return "zero_inner" if self._level == "inner" else "zero_outer"

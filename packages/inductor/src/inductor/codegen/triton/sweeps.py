@@ -1,0 +1,123 @@
+"""Stages: operations in order, once, or in a loop over the blocks of a row too long for registers.
+
+Comes in: the stages of a body. Goes out: their lines. Invariant: a value of a block is not used after it; what a later
+sweep needs of it is written again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from inductor.codegen.triton.reductions import Reductions
+from inductor.ir import apply_operation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from inductor.ir import Operation, Size, Stage
+
+__all__ = ["Sweeps"]
+
+
+class Sweeps(Reductions):
+    """Straight stages and loops; see the module."""
+
+    def _straight(self, stages: Sequence[Stage]) -> None:
+        for stage in stages:
+            self._level = stage.level
+            self._accumulators = []
+            for offset, operation in enumerate(stage.operations):
+                self._operation(stage.start + offset, operation)
+            for accumulator in self._accumulators:
+                self._reduce_now(accumulator)
+
+    def _sweep(self, stage: Stage, count: Size, width: int) -> None:
+        """An inner stage as a loop over blocks of the reduction range."""
+        read = {o.buffer for o in stage.operations if o.name == "load"}
+        if read & self._stored:
+            self._emit("tl.debug_barrier()")
+        self._level = "inner"
+        opening, initial = len(self._lines), []
+        for start, stop, bound in _pieces(count, width):
+            self._emit(f"for r_start in range({start}, {self._text(stop)}, {width}):")
+            self._depth += 1
+            self._emit("r = r_start + r_base")
+            initial = self._block(stage, bound, width)
+            self._depth -= 1
+        indent = "    " * self._depth
+        self._lines[opening:opening] = [indent + line for line in initial]
+        for accumulator in self._accumulators:
+            self._finish(accumulator)
+        self._forget()
+
+    def _block(self, stage: Stage, bound: Size, width: int) -> list[str]:
+        """One block of a sweep; returns the lines that initialise what it carries on."""
+        self._forget()
+        self._memory, self._accumulators, self._carries = {}, [], []
+        self._open_inner(bound, width)
+        for offset, operation in enumerate(stage.operations):
+            self._operation(stage.start + offset, operation)
+        initial = [*self._carries]
+        for accumulator in self._accumulators:
+            initial += self._step(accumulator)
+        return initial
+
+    def _forget(self) -> None:
+        """Values of a block are gone with it."""
+        for position in [p for p in self._values if p in self._inner_positions]:
+            del self._values[position]
+
+    def _open_inner(self, count: Size, width: int) -> None:
+        """Mask and reduction variables for the current value of `r`."""
+        self._inner_mask = None
+        if not (isinstance(count, int) and count % width == 0):
+            self._emit(f"r_mask = r < {self._text(count)}")
+            self._inner_mask = "r_mask"
+        self._decode("r", self._inner, self._body.reduction_ranges)
+
+    def _operation(self, position: int, operation: Operation) -> None:
+        self._position = position
+        for operand in operation.operands:
+            if operand not in self._values:
+                self._recompute(operand)
+        self._position = position
+        operation = self._renamed(operation)
+        text = apply_operation(self._ops, operation, self._values)
+        if operation.name in ("store", "accumulate") or operation.name == "reduce":
+            return
+        if operation.name == "indirect":
+            self._values[position] = text
+            return
+        if text.isidentifier():
+            self._values[position] = text
+            return
+        name = (
+            f"v{position}"
+            if f"v{position}" not in self._values.values()
+            else self._name(f"v{position}_")
+        )
+        self._emit(f"{name} = {text}")
+        self._values[position] = name
+
+    def _renamed(self, operation: Operation) -> Operation:
+        if operation.name != "argument":
+            return operation
+        return replace(operation, attribute=self._arguments[str(operation.attribute)])
+
+    def _recompute(self, position: int) -> None:
+        """Write an operation of an earlier sweep again: a looped kernel keeps no rows."""
+        operation = self._operations[position]
+        if operation.name == "scan":
+            raise KeyError(
+                "a scan's value is needed in a later sweep of a row too long for registers"
+            )
+        self._operation(position, operation)
+
+
+def _pieces(count: Size, width: int) -> list[tuple[int, Size, Size]]:
+    """(from, to, bound) of the loops that walk `count` elements: whole blocks need no mask, the last does."""
+    if not isinstance(count, int) or count <= width or count % width == 0:
+        return [(0, count, count)]
+    whole = count - count % width
+    return [(0, whole, whole), (whole, count, count)]
