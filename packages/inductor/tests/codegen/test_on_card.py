@@ -202,3 +202,42 @@ def test_inside_somebody_elses_recording_the_program_is_launched():
     x.copy_(torch.randn_like(x))
     graph.replay()
     torch.testing.assert_close(result, (x @ weight).relu(), rtol=1e-4, atol=1e-4)
+
+
+def test_a_program_compiled_inside_somebody_elses_recording_is_recorded():
+    x = torch.randn(1000, device="cuda")
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        run, _ = compiled(lambda call, x: [call(aten.mul.Tensor, call(aten.sin.default, x), 3)], x)
+        (result,) = run([x])
+    x.copy_(torch.randn_like(x))
+    graph.replay()
+    torch.testing.assert_close(result, x.sin() * 3)
+
+
+@pytest.mark.parametrize("length", [2**31 - 3, 2**31 + 9])
+def test_more_elements_than_32_bits_count(length):
+    if torch.cuda.mem_get_info()[1] < 40 << 30:
+        pytest.skip("needs a card of 40 GiB")
+    x = torch.zeros(length, dtype=torch.int8, device="cuda")
+    x[-1], x[length // 2] = 3, 5
+    run, (expected,) = compiled(lambda call, x: [call(aten.add.Tensor, x, 1)], x)
+    (ours,) = run([x])
+    assert torch.equal(ours, expected)
+
+
+def test_the_gradient_of_max_pooling_is_gathered():
+    x = torch.randn(4, 16, 31, 33, device="cuda").to(memory_format=torch.channels_last)
+    arguments = ([3, 3], [2, 2], [1, 1], [1, 1])
+    out, places = aten.max_pool2d_with_indices(x, *arguments)
+    check(
+        lambda call, grad, x, places: [
+            call(aten.max_pool2d_with_indices_backward.default, grad, x, *arguments, False, places)
+        ],
+        torch.randn_like(out),
+        x,
+        places,
+        rtol=1e-5,
+        atol=1e-5,
+    )

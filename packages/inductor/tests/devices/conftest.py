@@ -49,10 +49,20 @@ class StandIn:
         )(self._function)
         self.cuFuncSetAttribute = lambda *_arguments: 0
         self.cuGetErrorString = lambda *_arguments: 0
+        self.mode = 0  # of recording: code may be loaded in the relaxed one only
+        self.cuThreadExchangeStreamCaptureMode = ctypes.CFUNCTYPE(ctypes.c_int, _POINTER)(
+            self._exchange
+        )
         shape = [_POINTER, *[_WORD] * 7, _POINTER, ctypes.POINTER(_POINTER), _POINTER]
         self.cuLaunchKernel = ctypes.CFUNCTYPE(ctypes.c_int, *shape)(self._launch)
 
+    def _exchange(self, mode):
+        place = ctypes.cast(mode, ctypes.POINTER(ctypes.c_int))
+        place[0], self.mode = self.mode, place[0]
+        return 0
+
     def _load(self, module, content):
+        assert self.mode == 2
         if self.refused is not None and self.refused == content:
             return 200
         self.functions[len(self.functions) + 1] = content

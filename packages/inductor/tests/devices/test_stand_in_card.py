@@ -33,6 +33,7 @@ def check(results):
 def test_a_program_is_launched_on_the_current_stream(on_card, stand_in):
     run = compile_fx(on_card(function, *INPUTS), options=OPTIONS)
     check(run(list(INPUTS)))
+    assert stand_in.mode == 0  # as it was before code was loaded
     assert len(stand_in.launches) >= 4
     assert {stream for *_, stream in stand_in.launches} == {1000}
     assert all(threads % 32 == 0 and threads for _, _, threads, _, _ in stand_in.launches)

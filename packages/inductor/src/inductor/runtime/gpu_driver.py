@@ -7,6 +7,7 @@ when anything here is called.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING
 from inductor.errors import InductorError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from inductor.runtime.triton_build import TritonBinary
 
@@ -32,6 +33,7 @@ __all__ = [
 
 _MAX_DYNAMIC_SHARED = 8  # ..._FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES in both
 _FREE_SHARED = 48 * 1024
+_RELAXED = 2  # ..._STREAM_CAPTURE_MODE_RELAXED in both
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +47,16 @@ class DriverNames:
     attribute: str
     launch: str
     error: str
+    capture: str
 
 
 CUDA = DriverNames(
     "CUDA", "libcuda.so.1", "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute",
-    "cuLaunchKernel", "cuGetErrorString",
+    "cuLaunchKernel", "cuGetErrorString", "cuThreadExchangeStreamCaptureMode",
 )  # fmt: skip
 HIP = DriverNames(
     "HIP", "libamdhip64.so", "hipModuleLoadData", "hipModuleGetFunction", "hipFuncSetAttribute",
-    "hipModuleLaunchKernel", "hipDrvGetErrorString",
+    "hipModuleLaunchKernel", "hipDrvGetErrorString", "hipThreadExchangeStreamCaptureMode",
 )  # fmt: skip
 
 
@@ -90,6 +93,19 @@ class GpuDriver:
             getattr(self.library, self.names.error)(code, ctypes.byref(text))
             raise GpuDriverError(name, code, (text.value or b"unknown").decode())
 
+    @contextlib.contextmanager
+    def _while_recording(self) -> Iterator[None]:
+        """Let this thread load code though a CUDA graph is being recorded: it is no part of the graph."""
+        exchange = getattr(self.library, self.names.capture, None)
+        mode = ctypes.c_int(_RELAXED)
+        if exchange is None or exchange(ctypes.byref(mode)):
+            yield
+            return
+        try:
+            yield
+        finally:
+            exchange(ctypes.byref(mode))
+
     def load(self, built: TritonBinary, device: int, lanes: int = 32) -> DeviceFunction:
         """Make a binary launchable on the current device, whose index is `device` and whose warps have `lanes` threads.
 
@@ -101,15 +117,20 @@ class GpuDriver:
             known = self.loaded.get(key)
             if known is not None:
                 return known
-            module, function = ctypes.c_void_p(), ctypes.c_void_p()
-            self._call(self.names.load, ctypes.byref(module), built.binary)
-            self._call(self.names.function, ctypes.byref(function), module, built.name.encode())
-            if built.shared > _FREE_SHARED:
-                self._call(self.names.attribute, function, _MAX_DYNAMIC_SHARED, built.shared)
+            with self._while_recording():
+                function = self._load(built)
             assert function.value is not None
             made = DeviceFunction(function.value, lanes * built.warps, built.shared)
             self.loaded[key] = made
             return made
+
+    def _load(self, built: TritonBinary) -> ctypes.c_void_p:
+        module, function = ctypes.c_void_p(), ctypes.c_void_p()
+        self._call(self.names.load, ctypes.byref(module), built.binary)
+        self._call(self.names.function, ctypes.byref(function), module, built.name.encode())
+        if built.shared > _FREE_SHARED:
+            self._call(self.names.attribute, function, _MAX_DYNAMIC_SHARED, built.shared)
+        return function
 
     def launch(
         self,

@@ -24,6 +24,8 @@ TILE = 64
 TILED_BYTES = 64 * 1024
 ENOUGH_CHUNKS = 64
 SPLIT_LENGTH = 1 << 16
+NARROW = (1 << 31) - (1 << 24)
+"""Counts below this leave 32 bits room for the last program's places beyond the end, which are masked."""
 
 
 def decide(body: LoopBody, buffers: Mapping[str, Buffer]) -> Decisions:
@@ -53,13 +55,18 @@ def decide(body: LoopBody, buffers: Mapping[str, Buffer]) -> Decisions:
         reduction_split=split,
         work=body_work(body),
         bytes=sum(buffer_bytes(buffer) for buffer in touched),
-        wide_index=any(_wide(buffer) for buffer in touched),
+        wide_index=_wide(body, touched),
     )
 
 
-def _wide(buffer: Buffer) -> bool:
-    length = storage_length(buffer.shape, buffer.stride)
-    return not isinstance(length, int) or length >= 2**31
+def _wide(body: LoopBody, touched: Sequence[Buffer]) -> bool:
+    """Whether 32 bits may not hold a place in memory or the number of a point.
+
+    Small operands don't make small loops: a table that is only summed up is never stored.
+    """
+    counts = [storage_length(buffer.shape, buffer.stride) for buffer in touched]
+    counts += [product(body.ranges), product(body.reduction_ranges)]
+    return any(not isinstance(count, int) or count >= NARROW for count in counts)
 
 
 def _contiguous(body: LoopBody, symbol: Symbol) -> int:

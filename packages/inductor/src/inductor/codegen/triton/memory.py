@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from inductor.codegen.triton.expressions import expression_text
 from inductor.codegen.triton.function import Function
 from inductor.codegen.triton.operations import triton_type
-from primtorch.symbolic import Symbol, free_symbols
+from primtorch.symbolic import Symbol, bounds, free_symbols
 
 if TYPE_CHECKING:
     from inductor.ir import Indirect, Size
@@ -45,10 +46,22 @@ class MemoryAccess(Function):
         """An index as a value."""
         if isinstance(index, int):
             return self.constant(str(index), dtype)
-        text = self._text(index)
+        text = self._text(index) if self._fits(index) else self._wide_text(index)
         if free_symbols(index) <= set(self._kernel.sizes):
             return f"({self.constant('0', dtype)} + {text}).to({triton_type(dtype)})"
         return f"{text}.to({triton_type(dtype)})"
+
+    def _fits(self, index: Size) -> bool:
+        """Whether the type that places are computed in holds all values of an index."""
+        if self._kernel.decisions.wide_index or isinstance(index, int):
+            return True
+        low, high = bounds(index)
+        return low is not None and high is not None and -(1 << 31) <= low and high < 1 << 31
+
+    def _wide_text(self, index: Size) -> str:
+        """An index whose values outgrow places, as `arange` times a large number does."""
+        wide = {symbol: f"{name}.to(tl.int64)" for symbol, name in self._names.items()}
+        return expression_text(index, wide)
 
     def load(self, buffer: str, index: Size, dtype: torch.dtype, mask: str | None) -> str:
         """A loaded value; what was loaded before is not loaded again."""

@@ -69,6 +69,10 @@ class Reductions(MemoryAccess):
         self._accumulators.append(Accumulator(self._position, kind, dtype, values))
         return ""
 
+    def _beyond(self) -> str:
+        """A place after all others."""
+        return str(2**63 - 1 if self._kernel.decisions.wide_index else 2**31 - 1)
+
     def _linear(self) -> str:
         return f"tl.broadcast_to(r, {self._tile_shape()})"
 
@@ -118,7 +122,7 @@ class Reductions(MemoryAccess):
                 f"{held} = {self._masked(wide, neutral_value(kind, dtype), triton_type(dtype))}"
             )
             self._first_extreme(
-                accumulator, held, self._masked("r", "2147483647", self._index_type)
+                accumulator, held, self._masked("r", self._beyond(), self._index_type)
             )
             return
         held = self._name("a")
@@ -183,11 +187,11 @@ class Reductions(MemoryAccess):
         if kind in ("argmax", "argmin"):
             wide = f"{value}.to({typed})"
             masked = self._masked(wide, neutral, typed)
-            place = self._masked("r", "2147483647", self._index_type)
+            place = self._masked("r", self._beyond(), self._index_type)
             self._emit(
                 f"{name}, {name}_at = prelude.combine_{kind}({name}, {name}_at, {masked}, {place})"
             )
-            return [*initial, f"{name}_at = tl.full({shape}, 2147483647, {self._index_type})"]
+            return [*initial, f"{name}_at = tl.full({shape}, {self._beyond()}, {self._index_type})"]
         masked = self._masked(value, neutral, typed)
         self._emit(f"{name} = prelude.{_COMBINE[kind]}({name}, {masked})")
         return initial
