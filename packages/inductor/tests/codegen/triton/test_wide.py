@@ -105,8 +105,8 @@ def test_wide_kernels_compute_the_same(make_kernel, run_kernel, name):
     expected = {name: tensor.clone() for name, tensor in storages.items()}
     run_body(body, expected)
     source = run_kernel(make_kernel(body, dtypes, wide=True, **decisions), storages, blocks)
-    for name in storages:
-        torch.testing.assert_close(storages[name], expected[name], rtol=1e-5, atol=1e-4)
+    for name, found in storages.items():
+        torch.testing.assert_close(found, expected[name], rtol=1e-5, atol=1e-4)
     assert "tl.program_id(0).to(tl.int64)" in source.text
     assert ".to(tl.int32)" not in source.text
     narrow = write_kernel(

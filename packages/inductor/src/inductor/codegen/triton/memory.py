@@ -56,7 +56,7 @@ class MemoryAccess(Function):
         if self._kernel.decisions.wide_index or isinstance(index, int):
             return True
         low, high = bounds(index)
-        return low is not None and high is not None and -(1 << 31) <= low and high < 1 << 31
+        return low is not None and high is not None and low >= -(1 << 31) and high < 1 << 31
 
     def _wide_text(self, index: Size) -> str:
         """An index whose values outgrow places, as `arange` times a large number does."""
