@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-Kind = Literal["view", "pointwise", "gather", "reduction", "random", "size", "expensive"]
+Kind = Literal[
+    "view", "pointwise", "gather", "reduction", "random", "size", "collective", "expensive"
+]
 
 POINTWISE_SHARE = 0.04
 """Cost of repeating a pointwise operator: it fuses into its reader, so only arithmetic counts."""
@@ -121,6 +123,8 @@ def _kind_of_operator(target: Any) -> Kind:
         return "random"
     if torch.Tag.nondeterministic_seeded in target.tags:
         return "expensive"
+    if "c10d" in namespace:
+        return "collective"
     if name in _GATHERS:
         return "gather"
     if name in _REDUCTIONS:
@@ -172,6 +176,8 @@ def repeat_cost(node: fx.Node) -> float:
             if node.target is operator.getitem:
                 return 0.0
             return REDUCTION_SHARE * _bytes_read(node)
+        case "collective":  # other processes take part: never once more
+            return float("inf")
         case "expensive":
             if node.target is operator.getitem:
                 return 0.0

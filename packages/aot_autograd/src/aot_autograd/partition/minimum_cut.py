@@ -241,7 +241,7 @@ def _written(joint: fx.GraphModule, late: set[fx.Node], forward_outputs: int) ->
         depth[node] = max((depth[source] for source in node.all_input_nodes), default=0)
         if node.op != "call_function":
             found.add(node)
-        elif kind_of(node) == "expensive":
+        elif kind_of(node) in ("expensive", "collective"):
             depth[node] += 1
             found.add(node)
     for node, own in depth.items():

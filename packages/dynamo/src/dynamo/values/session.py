@@ -51,7 +51,8 @@ _MISSING = object()
 def runs_in_python(name: object) -> bool:
     """Whether functions of this module steer several processes, at run time: they are never captured."""
     return isinstance(name, str) and (
-        name == "torch.nn.parallel.distributed" or name.startswith("torch.distributed.fsdp")
+        name in ("torch.nn.parallel.distributed", "torch.distributed.nn.functional")
+        or name.startswith("torch.distributed.fsdp")
     )
 
 

@@ -68,6 +68,7 @@ _IDENTITY: tuple[type, ...] = (
     enum.Enum,
     np.dtype,
     np.ufunc,
+    *((torch.distributed.ProcessGroup,) if torch.distributed.is_available() else ()),
 )
 
 

@@ -84,8 +84,13 @@ def _problem(items: Sequence[Group | OperatorCall], graph: Graph) -> _Problem:
 
 
 def _acts(call: OperatorCall) -> bool:
-    """Whether a call does what no buffer shows: it writes an operand, or is made for its effect."""
-    return call.operator._schema.is_mutable or not call.outputs
+    """Whether a call does what no buffer shows.
+
+    It writes an operand, is made for its effect, or other processes wait for it (it may read its operands until it is
+    waited for).
+    """
+    schema = call.operator._schema
+    return schema.is_mutable or not call.outputs or "c10d" in schema.name.partition("::")[0]
 
 
 def _draws(call: OperatorCall) -> bool:
