@@ -161,6 +161,23 @@ def test_expensive_operators_are_never_repeated_at_full_budget():
     assert graphs.backward_targets().count("aten.mm.default") == 4
 
 
+def test_what_a_product_reads_in_the_backward_is_kept():
+    graphs = same_gradients(
+        lambda x, first, second: F.gelu(x @ first).mul(2).tanh() @ second,
+        [leaf(16, 8), leaf(8, 32), leaf(32, 4)],
+    )
+    assert "aten.gelu.default" not in graphs.backward_targets()
+    assert graphs.saved_bytes() == 4 * (16 * 8 + 2 * 16 * 32 + 8 * 32 + 32 * 4)
+
+
+def test_what_is_made_from_nothing_is_made_again():
+    index = torch.tensor([0, 2, 2])
+    graphs = same_gradients(
+        lambda table: F.embedding(index, table), [leaf(5, 4)], table=decomposition_table("inductor")
+    )
+    assert graphs.saved_bytes() <= index.numel() * 8
+
+
 def layers(x, *weights):
     for w in weights:
         x = F.gelu(x @ w).softmax(-1) + x

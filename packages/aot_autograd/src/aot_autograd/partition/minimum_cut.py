@@ -208,7 +208,10 @@ class _Problem:
 
 
 def _operands(late: set[fx.Node]) -> set[fx.Node]:
-    """What expensive operators of the backward read from memory, views and the tensors behind them."""
+    """What expensive operators of the backward read from memory, views and the tensors behind them.
+
+    Not what is made from nothing: that is written and never read for.
+    """
     found: set[fx.Node] = set()
     waiting = [
         source
@@ -220,6 +223,8 @@ def _operands(late: set[fx.Node]) -> set[fx.Node]:
     while waiting:
         node = waiting.pop()
         if node in found:
+            continue
+        if node.op == "call_function" and not node.all_input_nodes:
             continue
         found.add(node)
         if node.op == "call_function" and kind_of(node) == "view":

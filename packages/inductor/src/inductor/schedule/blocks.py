@@ -86,13 +86,14 @@ def choose_blocks(kernel: Kernel) -> Blocks:
 def _only_reduces_one_row(kernel: Kernel) -> bool:
     """Whether a program's registers can hold all that its sweeps load, and nothing is written meanwhile.
 
-    One program fills a multiprocessor then: while it stores, nobody loads.
+    One program fills a multiprocessor then: while it stores, nobody loads. A scan has to carry its sums from block to
+    block, which takes longer still.
     """
     outer = set(outer_symbols(kernel.body.ranges))
-    if any(
-        operation.name == "store" and stage.level == "inner"
-        for _, operation, stage in kernel.body.operations()
-    ):
+    within = {
+        operation.name for _, operation, stage in kernel.body.operations() if stage.level == "inner"
+    }
+    if "store" in within and "scan" not in within:
         return False
     loads = {
         (operation.buffer, operation.index)

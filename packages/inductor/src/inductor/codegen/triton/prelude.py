@@ -116,7 +116,11 @@ def narrow_erf(x):
     # between two polynomials.
     if x.dtype == tl.float64:
         return tl.erf(x)
-    t = tl.minimum(tl.maximum(x, -3.92), 3.92)
+    t = tl.minimum(
+        tl.maximum(x, -3.92, propagate_nan=tl.PropagateNan.ALL),
+        3.92,
+        propagate_nan=tl.PropagateNan.ALL,
+    )
     s = t * t
     p = 2.050084503935068e-06
     p = 0.00028488325187936425 + s * p
@@ -130,8 +134,11 @@ def narrow_erf(x):
     q = 0.11410930752754211 + s * q
     q = 0.5020765066146851 + s * q
     q = 1.0 + s * q
-    value = tl.minimum(tl.maximum(t * p / q, -1.0), 1.0)
-    return tl.where(x != x, x, value)
+    return tl.minimum(
+        tl.maximum(t * p / q, -1.0, propagate_nan=tl.PropagateNan.ALL),
+        1.0,
+        propagate_nan=tl.PropagateNan.ALL,
+    )
 
 
 @triton.jit

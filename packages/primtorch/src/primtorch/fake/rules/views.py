@@ -338,7 +338,9 @@ def clamp_bounds(
         if isinstance(value, int) and value >= _INFINITE:
             return size
         if sizes.less(value, 0):
-            return sizes.larger(0, value + size)  # a start of 0 belongs to both sides: to the shorter one
+            return sizes.larger(
+                0, value + size
+            )  # a start of 0 belongs to both sides: to the shorter one
         return sizes.smaller(value, size)
 
     low = place(0 if start is None else start)
