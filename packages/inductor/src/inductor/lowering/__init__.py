@@ -9,14 +9,13 @@ from inductor.lowering import (
     indexing,
     normalization,
     pointwise,
-    pooling,
     reduction,
     scatter_reductions,
     views,
 )
 from inductor.lowering import vendor as vendor_operators
 
-from inductor.lowering import convolution, max_pooling, product  # isort: skip  # take over from the vendor list
+from inductor.lowering import convolution, max_pooling, pooling, product  # isort: skip  # take over from the vendor list
 from inductor.lowering.lower import lower
 from inductor.lowering.registry import LOWERINGS, VENDOR, VIEWS
 

@@ -341,10 +341,10 @@ def _carried(builder: Builder, target: OpOverload, fact: Any, args: tuple[Any, .
     """The layout that a result takes over from its operands, if the operator lets it choose."""
     if target in VIEWS:
         return fact
-    if target in LOWERINGS:
-        return carried(builder, fact, args)
     image = LAYOUT_GIVERS.get(target)
-    return fact if image is None else carried(builder, fact, args[image : image + 1])
+    if image is not None:
+        return carried(builder, fact, args[image : image + 1])
+    return carried(builder, fact, args) if target in LOWERINGS else fact
 
 
 def _strange_dtype(values: Any) -> torch.dtype | None:
