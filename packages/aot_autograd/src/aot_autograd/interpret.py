@@ -113,12 +113,20 @@ class GraphFunction:
                     keywords = {**keywords, **self._masks[node]}
                 values[node] = substitute(node.target, arguments)(*arguments, **keywords)
             elif node.op == "call_method":
-                values[node] = getattr(arguments[0], node.target)(*arguments[1:], **keywords)
+                values[node] = _method(str(node.target), arguments)(*arguments, **keywords)
             else:
                 values[node] = self._module.get_submodule(str(node.target))(*arguments, **keywords)
             for dead in self._last.get(node, ()):
                 del values[dead]
         raise WireError("a graph without output", "it ends without an output node")
+
+
+def _method(name: str, arguments: tuple[Any, ...]) -> Any:
+    """A method as a function of its receiver; of tensors the one to run on fakes."""
+    own = getattr(type(arguments[0]), name)
+    general = getattr(torch.Tensor, name, own)
+    found = substitute(general, arguments)
+    return own if found is general else found
 
 
 def _last_readers(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

@@ -139,9 +139,23 @@ int hook_pause(void) {
 }
 void hook_resume(int was) { thread_on = was; }
 
+/* Under a hook each frame enters the evaluator anew. CPython 3.12 counts that, twice, against the limit of C's
+   recursion, which is reached long before the program's own, as long as that is an ordinary one. */
+static inline PyObject *run_default(PyThreadState *thread, Frame *frame, int throwing) {
+#if PY_VERSION_HEX >= 0x030c0000 && PY_VERSION_HEX < 0x030d0000
+    int spared = thread->py_recursion_limit <= 4000 ? 2 : 0;
+    thread->c_recursion_remaining += spared;
+    PyObject *result = _PyEval_EvalFrameDefault(thread, frame, throwing);
+    thread->c_recursion_remaining -= spared;
+    return result;
+#else
+    return _PyEval_EvalFrameDefault(thread, frame, throwing);
+#endif
+}
+
 static PyObject *run_as_it_is(PyThreadState *thread, Frame *frame, int throwing) {
     if (LIKELY(before == NULL || before == _PyEval_EvalFrameDefault || before == evaluate))
-        return _PyEval_EvalFrameDefault(thread, frame, throwing);
+        return run_default(thread, frame, throwing);
     if (handed_on == frame) /* it came back to us: it chains to us, as we do to it */
         return _PyEval_EvalFrameDefault(thread, frame, throwing);
     Frame *outer = handed_on;

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from primtorch.fake.tensor import FakeTensor
+from primtorch.products import product
 from primtorch.recurrent import recurrent_layer
 from primtorch.upsampling import upsampling
 
@@ -41,7 +42,12 @@ def substitute(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[
         return scaled_dot_product_attention
     if function is torch.index_fill and len(args) == 4 and _wants_gradient(args[3]):
         return index_fill
-    return recurrent_layer(function, args) or upsampling(function, args) or function
+    return (
+        product(function, args)
+        or recurrent_layer(function, args)
+        or upsampling(function, args)
+        or function
+    )
 
 
 def _wants_gradient(value: object) -> bool:

@@ -399,6 +399,10 @@ def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[s
         return made
     if python_init:
         session.guard_class_attribute(cls, "__init__", initialiser)
+        if (
+            initialiser is torch.nn.Module.__init__
+        ):  # torch's compiler may have put another one there
+            initialiser = module_initialiser(initialiser)
         result = machine.inline(initialiser, (made, *args), kwargs)
         if result is not None:
             raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from primtorch.fake.geometry import broadcast, common_device, format_strides
+from primtorch.fake.geometry import common_device, format_strides
 from primtorch.fake.meta import Shape, TensorMeta
 from primtorch.fake.promotion import result_dtype
 from primtorch.fake.registry import shape_rule
@@ -58,7 +58,13 @@ def addmm(
 
 
 def _require_expandable(sizes: Sizes, shape: Shape, target: Shape) -> None:
-    if len(shape) > len(target) or broadcast(sizes, shape, target) != target:
+    wanted = target[max(0, len(target) - len(shape)) :]
+    if len(shape) > len(target) or not all(
+        have == want
+        or (not sizes.alike(have, want) and sizes.is_one(have))
+        or sizes.same(have, want)
+        for have, want in zip(shape, wanted, strict=False)
+    ):
         raise RuntimeError(
             f"The expanded size of the tensor {list(target)} must match the existing size "
             f"{list(shape)}"
