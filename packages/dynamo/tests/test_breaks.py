@@ -1,6 +1,8 @@
 # ruff: noqa: TRY301, FURB, SIM108 - the captured programs are written as users do
 """Graph breaks: the statement runs for real, capture resumes after it, in nested frames and blocks too."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 
@@ -348,3 +350,34 @@ def test_super_finds_its_receiver_behind_a_break(cls, nested):
     )
     for scale in (1.0, -1.0):
         assert same(compiled(X * scale), cls().value(X * scale))
+
+
+class Answer(OrderedDict):
+    """As transformers' outputs: an item is an attribute, too, and a number picks among the items."""
+
+    def __init__(self, **items):
+        super().__init__(**items)
+        for name, item in items.items():
+            object.__setattr__(self, name, item)
+
+    def __getitem__(self, key):
+        if isinstance(key, str):
+            return dict(self.items())[key]
+        return tuple(self[name] for name in self.keys())[key]
+
+
+def test_what_a_dict_of_its_own_protocol_holds_may_change_behind_a_break():
+    def answer(x):
+        print(end="")
+        return Answer(last=x + 1, first=x * 2)
+
+    def program(x):
+        made = answer(x)
+        return made[0] * 3 + made["first"] + made.last
+
+    counter = CompileCounter()
+    compiled = dynamo.optimize(counter)(program)
+    for _ in range(4):
+        x = torch.randn(3, 4)
+        assert same(compiled(x), program(x))
+    assert counter.frame_count == 2

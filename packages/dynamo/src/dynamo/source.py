@@ -33,6 +33,7 @@ __all__ = [
     "AttributeSource",
     "ClosureSource",
     "ConstantSource",
+    "DictItemSource",
     "DictKeySource",
     "FunctionSource",
     "GlobalSource",
@@ -243,6 +244,20 @@ class DictKeySource(_Path):
 
 
 @dataclass(frozen=True, slots=True)
+class DictItemSource(_Path):
+    """What a dict has under a key, whatever its class makes of `base[key]`."""
+
+    base: Source
+    key: Any
+
+    __hash__ = _Path.__hash__
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return f"dict.__getitem__({self.base.name()}, {self.key!r})"
+
+
+@dataclass(frozen=True, slots=True)
 class TypeSource(_Path):
     """`type(base)`."""
 
@@ -376,6 +391,7 @@ Source = (
     | InstanceAttributeSource
     | ModuleMemberSource
     | ItemSource
+    | DictItemSource
     | DictKeySource
     | TypeSource
     | LengthSource
@@ -438,6 +454,8 @@ def value(source: Source, scope: Scope) -> Any:  # one case per kind of source
             return object.__getattribute__(value(base, scope), table)[member]
         case ItemSource(base, key):
             return item(value(base, scope), key)
+        case DictItemSource(base, key):
+            return dict.__getitem__(value(base, scope), key)
         case DictKeySource(base, index):
             return element(value(base, scope), index)
         case TypeSource(base):
@@ -587,6 +605,8 @@ def load_instructions(source: Source) -> list[Instruction]:
             return [*owner, build.load_const(member), build.load_item()]
         case ItemSource(base, key):
             return [*load_instructions(base), build.load_const(key), build.load_item()]
+        case DictItemSource(base, key):
+            return _applied(dict.__getitem__, base, key)
         case DictKeySource(base, index):
             return _applied(element, base, index)
         case TypeSource(base):

@@ -31,7 +31,6 @@ __all__ = [
     "FailedGuard",
     "Guard",
     "GuardKind",
-    "ItemIs",
     "TensorGuard",
     "Weakly",
     "check_guard",
@@ -211,23 +210,6 @@ def _sizes_text(sizes: Sequence[int | None]) -> str:
 
 def _key_text(keys: int) -> str:
     return str(torch._C.DispatchKeySet.from_raw_repr(keys))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ItemIs:
-    """Predicate: a dict, whatever its class makes of `d[key]`, has this very object under a key."""
-
-    key: Any
-    item: Any
-
-    def __call__(self, found: dict[Any, Any]) -> bool:
-        """Whether it does."""
-        return dict.get(found, self.key) is self.item
-
-    @property
-    def text(self) -> str:
-        """For messages."""
-        return f"item {self.key!r} is unchanged"
 
 
 @dataclass(frozen=True, slots=True)

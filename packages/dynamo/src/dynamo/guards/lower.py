@@ -33,6 +33,7 @@ from dynamo.source import (
     AttributeSource,
     ClosureSource,
     ConstantSource,
+    DictItemSource,
     DictKeySource,
     FunctionSource,
     GlobalSource,
@@ -144,6 +145,8 @@ class _Lowering:
                 small = type(key) is int and abs(key) < 2**31
                 number, second = (key, True) if small else (0, None)
                 step("LOAD_ITEM", operand=key, number=number, second=second)
+            case DictItemSource(_, key):
+                step("LOAD_ELEMENT", operand=partial(_item_of_dict, key))
             case DictKeySource(_, index):
                 step("LOAD_ELEMENT", operand=element, number=index)
             case TypeSource():
@@ -250,6 +253,10 @@ class _Lowering:
         registers = tuple(self.load(size_sources[symbol]) for symbol in symbols)
         holds = partial(_holds_over, predicate, symbols)
         self.step("CHECK_CALL_MANY", operand=holds, data=registers)
+
+
+def _item_of_dict(key: Any, found: dict[Any, Any], _: int) -> Any:
+    return dict.__getitem__(found, key)
 
 
 def _referent(reference: Any, _: int) -> Any:

@@ -22,7 +22,6 @@ from dynamo.guards.kinds import (
     MISSING,
     Guard,
     GuardKind,
-    ItemIs,
     TensorGuard,
     Weakly,
     same_constant,
@@ -205,8 +204,6 @@ class _EntryWriter(Writer):
                 return [self.source(one) for one in operand]
             case GuardKind.STORAGES:
                 return [[self.source(one) for one in operand[0]], list(operand[1])]
-            case GuardKind.PREDICATE if isinstance(operand[0], ItemIs):
-                return [self.value(operand[0].key), self.held(operand[0].item)]
             case GuardKind.PREDICATE:
                 raise NotStorable(f"a condition that only this process can check: {operand[1]}")
             case _:
@@ -462,13 +459,6 @@ class _EntryReader:
                 assert source is not None
                 now = _class_attribute(self.live(source), data[0])
                 operand = (data[0], self.held(data[1], now))
-            case GuardKind.PREDICATE:
-                assert source is not None
-                key = self._reader.value(data[0])
-                live = self.live(source)
-                item = dict.get(live, key, MISSING) if isinstance(live, dict) else MISSING
-                holds = ItemIs(key, self.held(data[1], item))
-                operand = (holds, holds.text)
             case GuardKind.SAME_OBJECT:
                 operand = self.sources[data]
             case GuardKind.DISTINCT | GuardKind.APART:

@@ -16,11 +16,11 @@ import numpy as np
 import torch
 
 from dynamo.guards import GuardKind
-from dynamo.guards.kinds import ItemIs
 from dynamo.source import (
     OVER_CONTAINERS,
     AttributeSource,
     ConstantSource,
+    DictItemSource,
     DictKeySource,
     ItemSource,
     LocalSource,
@@ -196,7 +196,7 @@ def _container(session: Session, value: Any, source: Source) -> Any:
             else dict.keys(value)
         ):
             if own_access:
-                put(copy, key, _opaque_item(value, key, source))
+                put(copy, key, Lazy(dict.__getitem__(value, key), DictItemSource(source, key)))
                 continue
             # The program looks a tensor up by the fake that stands for it.
             known_as = (
@@ -234,13 +234,6 @@ def _container(session: Session, value: Any, source: Source) -> Any:
     shadow.snapshot = list(items)
     shadow.attributes = dict(vars(copy)) if hasattr(copy, "__dict__") else None
     return copy
-
-
-def _opaque_item(owner: dict[Any, Any], key: Any, source: Source) -> Lazy:
-    """An item of a dict whose class changes what `owner[key]` means."""
-    item = dict.__getitem__(owner, key)
-    holds = ItemIs(key, item)
-    return Lazy(item, ConstantSource(item), (GuardKind.PREDICATE, source, (holds, holds.text)))
 
 
 def _copy_attributes(value: Any, copy: Any, source: Source) -> None:
