@@ -84,6 +84,34 @@ def _bodies():
     )
     yield "scan", recorder.finish(), {"x": F32, "out": F32}, None
 
+    # one number, read where a condition that varies says so; a place that data tells
+    recorder = Recorder((100,))
+    (i,) = recorder.outer
+    inside = recorder.op(
+        "lt", recorder.index_expression(i, torch.int64), recorder.constant(50, torch.int64)
+    )
+    with recorder.masked(inside):
+        value = recorder.load("x", 0, F32)
+    place = recorder.indirect(recorder.load("at", 0, torch.int64), 7, wrap=True, check=None)
+    value = recorder.op("add", value, recorder.load("table", place, F32))
+    recorder.store("out", i, value, F32)
+    dtypes = {"x": F32, "at": torch.int64, "table": F32, "out": F32}
+    yield "one number for many points", recorder.finish(), dtypes, None
+
+    recorder = Recorder((6,), (40,))
+    (i,), (r,) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    inside = recorder.op(
+        "lt", recorder.index_expression(r, torch.int64), recorder.constant(30, torch.int64)
+    )
+    with recorder.masked(inside):
+        value = recorder.load("x", i, F32)
+        other = recorder.load("y", r, F32)
+    total = recorder.reduce("sum", recorder.op("mul", value, other), dtype=F32)
+    recorder.stage("outer")
+    recorder.store("out", i, total, F32)
+    yield "one number for a row", recorder.finish(), {"x": F32, "y": F32, "out": F32}, None
+
 
 BODIES = list(_bodies())
 

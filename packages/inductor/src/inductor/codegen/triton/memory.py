@@ -37,6 +37,17 @@ class MemoryAccess(Function):
             masks.append(f"({extra} != 0)")
         return " & ".join(masks) if masks else None
 
+    def _spans(self, symbols: frozenset[Symbol]) -> bool:
+        """Whether an index that varies with `symbols` has the shape of the whole tile."""
+        tile = self._kernel.decisions.tile
+        axes = [frozenset(self._outer)]
+        if self._level == "inner":
+            axes.append(frozenset(self._inner))
+        elif not self._sweeps and tile is not None and self._blocks.columns > 1:
+            column = frozenset((self._outer[tile.dimensions[1]],))
+            axes = [axes[0] - column, column]
+        return all(symbols & axis for axis in axes)
+
     def constant(self, text: str, dtype: torch.dtype) -> str:
         """A constant of this tile."""
         two = self._sweeps or (self._kernel.decisions.tile is not None and self._blocks.columns > 1)
@@ -70,8 +81,12 @@ class MemoryAccess(Function):
         known = self._memory.get((buffer, index)) if mask is None else None
         if known is not None:
             return known
+        symbols = free_symbols(index)
         place = f"{self._parameters[buffer]} + {self._text(index)}"
-        masked = self._access_mask(free_symbols(index), mask)
+        masked = self._access_mask(symbols, mask)
+        if masked and not self._spans(symbols):
+            # a mask is never wider than the addresses that it masks
+            place = f"{self._parameters[buffer]} + ({self._text(index)} + {self._whole_tile()})"
         text = f"tl.load({place}, {masked}, other=0)" if masked else f"tl.load({place})"
         if dtype is torch.bool:
             text += ".to(tl.int1)"
