@@ -13,7 +13,7 @@ import torch
 from inductor.ir.execute import run_program
 from inductor.ir.nodes import View
 from inductor.ir.text import calls_text
-from inductor.runtime.replay import Replayed, replayable
+from inductor.runtime.replay import Replayed, replayable, static_inputs
 from inductor.runtime.settings import BuildSettings
 
 if TYPE_CHECKING:
@@ -103,8 +103,23 @@ def execute(
         observer("09_program.txt", calls_text(program))
     run: Any = compile_program(program, gm, settings, device=options.device, strict=options.strict)
     if options.cuda_graphs and replayable(program):
-        return CompiledGraph(Replayed(run, program), program, layouts)
+        launched = _face(run, program, layouts)
+        return _face(_replayed(launched, program), program, layouts)
     return _face(run, program, layouts)
+
+
+def _replayed(run: Any, program: Program) -> Replayed:
+    """The program behind recordings; it can be stored where the launcher below it can, recordings can't."""
+    from inductor.stored import (
+        store_replayed,
+    )  # beside the code generators, which are loaded already
+
+    static = static_inputs(program)
+    made: Any = Replayed(run, static)
+    if hasattr(run, "store_part"):
+        made.store_part = lambda: store_replayed(run.store_part(), static, layouts_of(program))
+    replayed: Replayed = made
+    return replayed
 
 
 def _interpreted_triton(

@@ -19,6 +19,7 @@ from inductor.runtime.cpp_build import library_for
 from inductor.runtime.errors import BuildError
 from inductor.runtime.launch import conform, native_launcher, reserve
 from inductor.runtime.reference import ReferenceCallable
+from inductor.runtime.replay import Replayed
 from inductor.runtime.settings import BuildSettings
 from inductor.runtime.triton_build import TritonBinary
 from primtorch.serial import Foreign, NotStorable, Writer, read_graph, unpack, write_graph
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from inductor.runtime.launch import NativeLauncher
     from primtorch.serial import Reader
 
-__all__ = ["CallProgram", "restore", "store"]
+__all__ = ["CallProgram", "restore", "store", "store_replayed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,24 @@ def _restore_card(data: Any, reader: Reader, code: array[int]) -> int:
     return int(index)
 
 
+def store_replayed(inner: bytes, static: tuple[bool, ...], layouts: Any) -> bytes:
+    """The bytes of a program that is recorded and replayed: those of its launcher, and what to keep in place."""
+    writer = Writer()
+    data = {"replayed": list(static), "inner": writer.blob(inner), "layouts": writer.value(layouts)}
+    return writer.pack(data)
+
+
+def _restore_replayed(data: Any, reader: Reader, content: bytes, compiler: str) -> Any:
+    try:
+        static, inner = tuple(map(bool, data["replayed"])), reader.blobs[data["inner"]]
+        layouts = reader.value(data["layouts"])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise Foreign(f"a stored call program can't be used: {error}") from None
+    made: Any = Replayed(restore(inner, compiler), static)
+    made.boxed, made.output_layouts, made.store_part = True, layouts, lambda: content
+    return made
+
+
 class _LazyReference:
     """The graph of a restored program, read when a kernel refuses its inputs."""
 
@@ -167,6 +186,8 @@ def restore(content: bytes | memoryview, compiler: str = "") -> Any:
     if native is None:
         raise Foreign("the C launcher is not built")
     data, reader = unpack(content)
+    if "replayed" in data:
+        return _restore_replayed(data, reader, bytes(content), compiler)
     settings = BuildSettings.from_environment()
     if compiler:
         settings = BuildSettings(compiler, settings.cache_directory, settings.timeout,

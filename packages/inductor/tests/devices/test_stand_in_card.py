@@ -11,6 +11,7 @@ import inductor
 from inductor import InductorOptions, compile_fx
 from inductor.devices import gpu
 from inductor.runtime.gpu_driver import CUDA, GpuDriver
+from inductor.runtime.replay import Replayed
 from inductor.runtime.triton_build import TritonBuilder
 from primtorch.serial import Foreign
 
@@ -74,6 +75,20 @@ def test_a_stored_program_is_restored_without_a_compiler(on_card, stand_in, monk
     assert len(stand_in.functions) == 2 * handles  # loaded anew, as another process would
     assert again.store_part() == content
     assert again.output_layouts == run.output_layouts
+
+
+def test_a_program_that_is_recorded_is_stored_without_its_recordings(
+    on_card, stand_in, monkeypatch
+):
+    recorded = InductorOptions(strict=True, cuda_graphs=True)
+    run = compile_fx(on_card(function, *INPUTS), options=recorded)
+    again = inductor.restore(run.store_part())
+    assert type(again) is type(run) is Replayed
+    assert again.store_part() == run.store_part()
+    assert again.output_layouts == run.output_layouts
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    check(again(list(INPUTS)))  # somebody else records: the program is launched
+    assert stand_in.launches
 
 
 @pytest.mark.parametrize("what", ["another card", "no card", "a driver that refuses"])

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from inductor.ir import Program
 
-__all__ = ["Replayed", "replayable"]
+__all__ = ["Replayed", "replayable", "static_inputs"]
 
 MOST_RECORDINGS = 8
 """Each holds its own memory; a program called with more sizes or parameters launches the rest."""
@@ -51,6 +51,11 @@ def replayable(program: Program) -> bool:
     )
 
 
+def static_inputs(program: Program) -> tuple[bool, ...]:
+    """Of each input of a program, whether it is a tensor that stays where it is: a parameter, a buffer."""
+    return tuple(entry.kind == "tensor" and entry.static for entry in program.graph.inputs)
+
+
 @dataclass(frozen=True, slots=True)
 class _Recording:
     """A CUDA graph, where it reads its inputs and where it leaves its results."""
@@ -63,13 +68,12 @@ class _Recording:
 class Replayed:
     """See the module."""
 
-    __slots__ = ("_failed", "_lock", "_recordings", "_run", "_seen", "_static")
-
-    def __init__(self, run: Callable[[list[Any]], tuple[Any, ...]], program: Program) -> None:
+    def __init__(
+        self, run: Callable[[list[Any]], tuple[Any, ...]], static: tuple[bool, ...]
+    ) -> None:
+        """`static` says of each input whether it is a tensor that stays where it is."""
         self._run = run
-        self._static = tuple(
-            entry.kind == "tensor" and entry.static for entry in program.graph.inputs
-        )
+        self._static = static
         self._seen: set[_Key] = set()
         self._recordings: dict[_Key, _Recording] = {}
         self._failed = False
