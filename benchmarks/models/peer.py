@@ -16,7 +16,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.models.check import RUN, reference_of, verdict
+from benchmarks.models.check import RUN, reference_of, step_alone, verdict
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
@@ -52,7 +52,9 @@ def _phase(name: str, phase: str, seconds: float) -> dict[str, Any]:
         if seconds:
             timed = (lambda: run(subject, compiled)), (lambda: run(subject, subject.module))
             row.update(measure.as_row(measure.steady(*timed, seconds)))
-            row["peak_bytes"] = measure.peak_bytes(timed[0])
+            subject.module.zero_grad(set_to_none=True)
+            alone = step_alone if phase == "training" else run
+            row["peak_bytes"] = measure.peak_bytes(lambda: alone(subject, compiled))
     except BaseException as error:  # noqa: BLE001 - whatever torch raises is the row
         row["fault"] = traceback.format_exc(limit=-6)
         row["fault_type"] = type(error).__name__

@@ -48,8 +48,12 @@ def checked(seed, shrink, say):
     program = programs.accepted(programs.drawn(seed))
     if not program.instructions:
         return {"failures": [], "kind": "eager refuses its first instruction"}
-    say(str(program))
-    found = programs.difference(program, compile_function)
+
+    def compile_next(function):
+        say(str(program))  # alive: a failure is made smaller for minutes
+        return compile_function(function)
+
+    found = programs.difference(program, compile_next)
     graphs = compile_api.graph_count()  # since `compile_function` reset it
     kind = "no graph" if not graphs else "one graph" if graphs == 1 else "several graphs"
     if found is None:
@@ -58,8 +62,8 @@ def checked(seed, shrink, say):
         return {"failures": [], "kind": kind}
     if found.startswith(EAGER_REFUSES) and found.endswith("ours:  backward "):
         return {"failures": [], "kind": "only eager's backward raises"}
-    least = programs.shrunk(program, compile_function) if shrink else program
-    text = programs.difference(least, compile_function) or found
+    least = programs.shrunk(program, compile_next) if shrink else program
+    text = programs.difference(least, compile_next) or found
     return {"failures": [f"{least}: {text}"], "kind": kind}
 
 
