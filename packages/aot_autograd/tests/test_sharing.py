@@ -128,3 +128,14 @@ def test_a_write_to_overlapping_windows_is_refused(graph_runner):
     compiled = aot_autograd.aot_function(lambda x: x.unfold(0, 2, 1).add_(1), graph_runner)
     with pytest.raises(aot_autograd.UnsupportedOperator, match="overlaps itself"):
         compiled(torch.randn(4))
+
+
+@pytest.mark.parametrize("strides", [(0, 4, 1), (2, 4, 1)])
+def test_an_input_that_repeats_elements_is_not_changed_in_place(graph_runner, strides):
+    def program(x):
+        x[0].mul_(2)
+        return x.sum()
+
+    x = torch.randn(40).as_strided((2, 3, 4), strides)
+    with pytest.raises(aot_autograd.UnsupportedAliasing, match="several elements lie in one place"):
+        aot_autograd.aot_function(program, graph_runner)(x)

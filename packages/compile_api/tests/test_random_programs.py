@@ -16,3 +16,9 @@ def test_random_programs_train_as_in_eager(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert sum(json.loads(report.read_text())["captured as"].values()) == 12
+
+
+def test_the_complete_run_found_no_difference():
+    complete = json.loads((FOLDER / "complete_run.json").read_text())
+    assert complete["programs"] >= 2000
+    assert not complete["differ"]

@@ -124,6 +124,13 @@ class Observation:
             layout = layouts.pop(number) if alone else ()
             position = None
             if storage.node is not storage.first_node:
+                if alone and functional.may_overlap(self.specs[number].meta):
+                    raise UnsupportedAliasing(
+                        "an input is changed in place of which several elements lie in one place of memory",
+                        "the change of one is a change of the others, which no functional graph follows",
+                        "expand() inside the function, or pass a clone",
+                        self.context.source_line,
+                    )
                 position = len(self.values)
                 value = root
                 if through_autograd:

@@ -16,7 +16,6 @@ import argparse
 import json
 import logging
 import sys
-import time
 import warnings
 from collections import Counter
 from functools import partial
@@ -80,7 +79,7 @@ def main(arguments=None):
     torch.set_num_threads(1)
     seeds = range(options.first, options.first + options.count)
     jobs = {str(seed): partial(checked, seed, not options.no_shrink) for seed in seeds}
-    kinds, failed, started = Counter(), {}, time.monotonic()
+    kinds, failed = Counter(), {}
     for seed, report in run_once(jobs, options.journal, PATIENCE):
         kinds[report.get("kind", "died")] += 1
         if report["failures"]:
@@ -93,7 +92,6 @@ def main(arguments=None):
         "compared": "values, layouts, aliases, versions, autograd state, gradients",
         "captured as": dict(kinds.most_common()),
         "differ": failed,
-        "seconds": round(time.monotonic() - started, 1),
     }
     if options.json:
         options.json.write_text(json.dumps(result, indent=1) + "\n")
