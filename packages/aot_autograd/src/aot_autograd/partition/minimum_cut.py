@@ -31,6 +31,8 @@ _UNWRITTEN = 2.0
 """Saving a value that the forward would have kept inside a kernel writes it too, and doesn't only keep it."""
 _REWRITTEN = 2.0
 """Repeating the operand of an expensive operator fuses into nothing: it is read for, written, and only then used."""
+_MORE_READ = 1.5
+"""Weight of what the reader of a repeated operator reads beyond its result: the sums of a residual stream add up."""
 _HIGHEST_PRICE = 1e5
 
 
@@ -103,14 +105,14 @@ class _Problem:
         for index, node in enumerate(nodes):
             for source in node.all_input_nodes:
                 problem.users[number[source]].append(index)
-            problem._cost(node, written=node in written, operand=node in operands)
+            problem._cost(node, written=written, operand=node in operands)
         return problem
 
-    def _cost(self, node: fx.Node, *, written: bool, operand: bool) -> None:
+    def _cost(self, node: fx.Node, *, written: set[fx.Node], operand: bool) -> None:
         value = node.meta["val"]
         kind: Kind | None = None
         save, repeat, static = saved_bytes(value), INFINITE, False
-        save = save if written else _UNWRITTEN * save
+        save = save if node in written else _UNWRITTEN * save
         if node.op == "placeholder":
             static = bool(node.meta["input"]["static"])
             save = 0.0 if static else save
@@ -137,6 +139,8 @@ class _Problem:
                 repeat = INFINITE
             else:
                 repeat = repeat_cost(node) + (_REWRITTEN * saved_bytes(value) if operand else 0.0)
+                if node in written and kind == "pointwise":
+                    repeat += _MORE_READ * _more_read(node, written)
         self.kinds.append(kind)
         self.save.append(save)
         self.repeat.append(repeat)
@@ -205,6 +209,14 @@ class _Problem:
             else:
                 high = middle
         return best if self.occupied(best) <= self.occupied(full) else full
+
+
+def _more_read(node: fx.Node, written: set[fx.Node]) -> float:
+    """Bytes of a value's large operands in memory beyond the value's own."""
+    own = saved_bytes(node.meta["val"])
+    sizes = [saved_bytes(source.meta["val"]) for source in node.all_input_nodes if source in written]
+    large = [size for size in sizes if 2 * size >= own]
+    return max(0.0, sum(large) - own) if len(large) > 1 else 0.0
 
 
 def _operands(late: set[fx.Node]) -> set[fx.Node]:
