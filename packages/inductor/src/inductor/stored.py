@@ -13,7 +13,6 @@ from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from inductor.devices.gpu import card_at
 from inductor.errors import InductorError
 from inductor.runtime.cpp_build import library_for
 from inductor.runtime.errors import BuildError
@@ -102,6 +101,8 @@ def _card_data(parts: CallProgram, writer: Writer) -> Any:
     """The card and the device code of each kernel: once, with all the places of its handle."""
     if parts.device < 0:
         return None
+    from inductor.devices.gpu import card_at  # loads code generators: not for a CPU's artifact
+
     places: dict[TritonBinary, list[int]] = {}
     for place, binary in parts.binaries:
         places.setdefault(binary, []).append(place)
@@ -116,6 +117,8 @@ def _restore_card(data: Any, reader: Reader, code: array[int]) -> int:
     """Load the device code on the card that it was compiled for; returns the card's number, or -1."""
     if data is None:
         return -1
+    from inductor.devices.gpu import card_at  # as above
+
     index, identity, kernels = data
     try:
         card = card_at(index)
