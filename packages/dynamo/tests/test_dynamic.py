@@ -244,3 +244,33 @@ def test_ranges_of_a_size_in_steps_of_a_float(function):
         x = torch.randn(rows, columns)
         assert same(compiled(x), function(x))
     assert counter.frame_count == 2
+
+
+_PINNED_BY_TORCH = {
+    "item": lambda x: x[x.shape[0] - 2] + x[x.shape[0] // 2, ..., 1:3].sum(),
+    "assigned item": lambda x: _assigned(x.clone()),
+    "linspace": lambda x: torch.linspace(0, 1, x.shape[0])[:, None] * x,
+    "pooling": lambda x: torch.nn.functional.max_pool1d(x.T[None], 3, 2, ceil_mode=True),
+    "distances": lambda x: torch.cdist(x, x),
+}
+
+
+def _assigned(y):
+    y[y.shape[0] - 2, 0] = 7
+    y[y.shape[0] - 1] = y[0]
+    return y
+
+
+@pytest.mark.parametrize("name", _PINNED_BY_TORCH)
+@pytest.mark.parametrize("gradient", [False, True])
+def test_sizes_that_torch_reads_as_numbers_stay_symbolic(name, gradient):
+    function = _PINNED_BY_TORCH[name]
+    counter, compiled = compiled_with(function)
+    for size in (6, 9, 12, 5):
+        x = torch.randn(size, 4, requires_grad=gradient)
+        result, expected = compiled(x), function(x)
+        torch.testing.assert_close(result, expected)
+        if gradient:
+            grads = [torch.autograd.grad(y.square().sum(), x)[0] for y in (result, expected)]
+            torch.testing.assert_close(*grads)
+    assert counter.frame_count == 2

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from primtorch.fake.tensor import FakeTensor
+from primtorch.pinned import unpinned
 from primtorch.products import product
 from primtorch.recurrent import recurrent_layer
 from primtorch.upsampling import upsampling
@@ -44,6 +45,7 @@ def substitute(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[
         return index_fill
     return (
         product(function, args)
+        or unpinned(function, args)
         or recurrent_layer(function, args)
         or upsampling(function, args)
         or function

@@ -317,7 +317,7 @@ class Recorder:
                 result = call_with_wrappers(self.context, function, args, kwargs)
             elif kind is calls.Kind.FACTORY or not _has_fake(args, kwargs):
                 with FactoryMode(self.context):
-                    result = function(*args, **kwargs)
+                    result = substitute(function, args)(*args, **kwargs)
             else:
                 with FakeMode():
                     result = substitute(function, args)(*args, **kwargs)

@@ -289,8 +289,10 @@ def _hash(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     method = special(type(value), "__hash__")
     if method is not None:
         return machine.inline(method, (value,), {})
+    if isinstance(value, torch.SymInt | torch.SymFloat):
+        return hash(int(value) if isinstance(value, torch.SymInt) else float(value))
     if type(value) in CONSTANTS or isinstance(value, tuple):
-        return hash(value)
+        return hash(operators.plain_numbers(value))
     raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "hash() of an object depends on its address")
 
 

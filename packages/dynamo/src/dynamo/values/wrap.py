@@ -334,7 +334,8 @@ def _range(session: Session, value: range, source: Source) -> Any:
 
 
 def _frozenset(session: Session, value: frozenset[Any], source: Source) -> Any:
-    if not all(is_constant(item) or isinstance(item, _IDENTITY) for item in value):
+    by_identity = (*_IDENTITY, types.FunctionType)
+    if not all(is_constant(item) or isinstance(item, by_identity) for item in value):
         raise session.refuse(f"the frozenset {source.name()} holds objects")
     session.guard(GuardKind.EQUAL, source, value)
     return value

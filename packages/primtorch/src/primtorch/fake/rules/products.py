@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from primtorch.fake.geometry import common_device, format_strides
+from primtorch.fake.geometry import broadcast, common_device, format_strides
 from primtorch.fake.meta import Shape, TensorMeta
 from primtorch.fake.promotion import result_dtype
 from primtorch.fake.registry import shape_rule
@@ -476,3 +476,18 @@ def _cpu_choice(
     if any(m.stride[-1] != 1 for m in (query, key, value)):
         return 0
     return 1
+
+
+@shape_rule("_cdist_forward")
+def cdist_forward(
+    sizes: Sizes, x1: TensorMeta, x2: TensorMeta, p: float, compute_mode: int | None
+) -> TensorMeta:
+    """Distances of the rows of two batches of matrices."""
+    del p, compute_mode
+    _require(x1.ndim >= 2 and x2.ndim >= 2, "cdist only supports at least 2D tensors")
+    _require(
+        sizes.must_be_same(x1.shape[-1], x2.shape[-1]),
+        f"X1 and X2 must have the same number of columns. X1: {x1.shape[-1]} X2: {x2.shape[-1]}",
+    )
+    batch = broadcast(sizes, x1.shape[:-2], x2.shape[:-2])
+    return x1.contiguous((*batch, x1.shape[-2], x2.shape[-2]))
