@@ -93,6 +93,11 @@ def fake_wrapper(session: Session, real: Any, source: Source) -> Any:
             "__tensor_flatten__",
         )
     with torch._C.DisableTorchFunction():
+        if real.is_nested:
+            raise GraphBreak(
+                BreakReason.UNSUPPORTED_VALUE,
+                f"{source.name()} is a nested tensor, whose rows have lengths that only it knows",
+            )
         names, context = real.__tensor_flatten__()
         shape, stride = real.shape, real.stride()
         session.guard(GuardKind.TENSOR, source, TensorGuard.of(real))

@@ -16,7 +16,7 @@ from primtorch.errors import UnsupportedOperatorError
 from primtorch.fake.infer import infer
 from primtorch.fake.meta import TensorMeta
 from primtorch.fake.registry import functional_form, schema_of
-from primtorch.fake.tensor import FakeContext, FakeTensor, fakeify, has_foreign
+from primtorch.fake.tensor import FakeContext, FakeTensor, fakeify, foreign_among
 from primtorch.symbolic import Expression, Real, RealNode, RealSymbol, SizeEnvironment
 from primtorch.symbolic.predicate import equal
 
@@ -177,14 +177,38 @@ class FactoryMode(TorchDispatchMode):
     ) -> object:
         """Send `func` to the context of its fakes, to ours if it has no tensors, or run it."""
         kwargs = kwargs or {}
-        if len(types) > 1 and has_foreign(types):
-            return func(*args, **kwargs)
+        foreign = foreign_among(types)
+        if foreign:
+            return self._beneath(foreign, func, types, args, kwargs)
         fake, real = _tensors(args, kwargs)
         if fake is not None:
             return fake.context.handle(func, args, kwargs)
         if real:
             return func(*args, **kwargs)
         return self.context.handle(func, args, kwargs)
+
+
+    def _beneath(
+        self,
+        foreign: tuple[type, ...],
+        func: OpOverload,
+        types: tuple[type, ...],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> object:
+        """Let classes with operators of their own decide; the factories that they call are ours, too.
+
+        Not so torch's own: they infer results under modes of theirs, which lie above this one.
+        """
+        if any(kind.__module__.partition(".")[0] == "torch" for kind in foreign):
+            return func(*args, **kwargs)
+        with self:
+            for kind in foreign:
+                handler: Any = kind.__torch_dispatch__  # type: ignore[attr-defined]
+                result: object = handler(func, types, args, kwargs)
+                if result is not NotImplemented:
+                    return result
+        return func(*args, **kwargs)
 
 
 class FakeMode(TorchDispatchMode):

@@ -127,7 +127,7 @@ class FakeTensor(torch.Tensor):
 
         A tensor made of tensors beside it decides first, whatever the order of the arguments.
         """
-        if len(types) > 1 and has_foreign(types):
+        if len(types) > 1 and foreign_among(types):
             return NotImplemented
         for argument in args:
             if argument.__class__ is cls:
@@ -175,12 +175,16 @@ class FakeTensor(torch.Tensor):
         return memo[id(self)]
 
 
-def has_foreign(types: tuple[type, ...]) -> bool:
-    """Whether a tensor type with operators of its own, other than fakes, is among these."""
+def foreign_among(types: tuple[type, ...]) -> tuple[type, ...]:
+    """The tensor types with operators of their own, other than fakes, among these."""
     ordinary = torch.Tensor.__torch_dispatch__
-    return any(
-        kind is not FakeTensor and getattr(kind, "__torch_dispatch__", ordinary) is not ordinary
-        for kind in types
+    return tuple(
+        [
+            kind
+            for kind in types
+            if kind is not FakeTensor
+            and getattr(kind, "__torch_dispatch__", ordinary) is not ordinary
+        ]
     )
 
 
