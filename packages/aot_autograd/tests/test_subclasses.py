@@ -169,6 +169,32 @@ def test_written_in_place_with_gradients_is_refused(graph_runner):
         compiled(two(3, requires_grad=True) * 1)
 
 
+def test_a_gradient_that_two_inputs_get_belongs_to_each(graph_runner):
+    def function(x, y):
+        return (x + y) * 3
+
+    results = []
+    for one in (function, aot_autograd.aot_function(function, graph_runner)):
+        torch.manual_seed(0)
+        x, y = two(3, requires_grad=True), two(3, requires_grad=True)
+        tangent = two(3)
+        for _ in range(2):
+            one(x, y).backward(tangent)
+        results.append([*parts(x.grad), *parts(y.grad), *parts(tangent)])
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_changes_are_counted_where_eager_counts_them(graph_runner):
+    def function(x):
+        y = x.neg()
+        y.mul_(2)
+        x.copy_(x)
+        return y, x.detach(), x.view(3)
+
+    compare(function, lambda: [two(3)], graph_runner)
+
+
 def test_second_derivatives(graph_runner):
     results = []
     for one in (

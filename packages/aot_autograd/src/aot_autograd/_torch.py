@@ -7,7 +7,7 @@ test in `tests/test_torch_names.py`, so that a torch release that moves one is n
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,6 +35,7 @@ __all__ = [
     "has_own_operators",
     "increment_version",
     "is_kept_by_policy",
+    "is_sole_owner",
     "keeps_graph",
     "mark_several_views",
     "next_autograd_number",
@@ -176,13 +177,23 @@ def storage_identity(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def is_sole_owner(tensor: torch.Tensor) -> bool:
+    """Whether no other tensor lies in the same memory."""
+    # The storage is counted once for the tensor, and once for asking.
+    return bool(torch._C._storage_Use_Count(tensor.untyped_storage()._cdata) <= 2)
+
+
 def preserve_version(tensor: torch.Tensor) -> AbstractContextManager[None]:
-    """Writes inside this context leave the tensor's version counter as it was."""
+    """Writes inside this context leave the tensor's version counter as it was, where it has one."""
+    if tensor.is_inference():
+        return nullcontext()
     return torch.autograd._unsafe_preserve_version_counter(tensor)
 
 
 def shares_version(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have one version counter: found by counting and counting back."""
+    if one.is_inference() or other.is_inference():
+        return one.is_inference() and other.is_inference()
     version = one._version
     if version != other._version:
         return False
@@ -193,7 +204,9 @@ def shares_version(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def increment_version(tensor: torch.Tensor) -> None:
-    """Count one more in-place change."""
+    """Count one more in-place change, where changes are counted."""
+    if tensor.is_inference():
+        return
     torch._C._increment_version([tensor])
 
 

@@ -181,6 +181,18 @@ def compile_flat(
     Returns:
         A boxed callable that takes all of the flat inputs and returns a tuple.
     """
+    if torch.is_inference_mode_enabled():
+        # Tensors made in inference mode count no changes, by which a trace knows them.
+        with torch.inference_mode(mode=False), torch.no_grad():
+            return compile_flat(
+                function,
+                example_inputs,
+                tools,
+                values=values,
+                tags=tags,
+                seeds=seeds,
+                source=source,
+            )
     if any(map(subclasses.is_wrapper, example_inputs)):
         return _compile_translated(function, example_inputs, tools, seeds, source)
     if any(_is_lazy(example) for example in example_inputs):

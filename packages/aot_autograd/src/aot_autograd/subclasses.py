@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aot_autograd._torch import has_own_operators, increment_version, view_maker
+from aot_autograd._torch import (
+    has_own_operators,
+    increment_version,
+    is_sole_owner,
+    shares_version,
+    view_maker,
+)
 from aot_autograd.errors import UnsupportedOperator
 from primtorch.fake import FakeTensor
 
@@ -98,6 +104,20 @@ def put_together(layout: Layout | Given | None, parts: Iterator[Any]) -> Any:
         return layout.kind.__tensor_unflatten__(inner, layout.context, layout.shape, layout.stride)
 
 
+def _for_one_owner(part: Any) -> Any:
+    """A gradient's part that only this gradient holds.
+
+    Autograd copies a gradient that several tensors get, or somebody else holds, before it adds to it in place;
+    inside of a subclass it would not see that.
+    """
+    if isinstance(part, FakeTensor):
+        return part
+    if hasattr(part, "_has_owner") or not is_sole_owner(part):
+        return part.clone()
+    part._has_owner = True
+    return part
+
+
 def _has_gradient(part: torch.Tensor) -> bool:
     return part.dtype.is_floating_point or part.dtype.is_complex
 
@@ -128,6 +148,8 @@ class Unwrap(torch.autograd.Function):
             torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient
             for gradient, (shape, dtype, device) in zip(gradients, ctx.metas, strict=True)
         ]
+        if not torch.is_grad_enabled():
+            filled = list(map(_for_one_owner, filled))
         layout = ctx.gradient[0] if ctx.gradient else ctx.layout
         return Wrap.apply(layout, None, layout, *filled), None
 
@@ -205,6 +227,7 @@ class Translation:
         outputs: For each output of the program its layout, the input that it is or views, or
             None; known once the function was traced.
         versions: How often the program changes each input that is a subclass in place.
+        changes: How often each output was changed in place since it was made.
         tangents: For each output that is a subclass the layout in which its gradient comes in.
         gradients: For each input the layout of its gradient, once it is known.
     """
@@ -213,6 +236,7 @@ class Translation:
     inputs: list[Layout | None]
     outputs: list[Layout | View | int | None] = field(default_factory=list)
     versions: dict[int, int] = field(default_factory=dict)
+    changes: list[int] = field(default_factory=list)
     tangents: list[Layout | None] = field(default_factory=list)
     gradients: list[list[Layout]] = field(default_factory=list)
 
@@ -233,9 +257,9 @@ class Translation:
             _rebuilt(layout, values, gradient)
             for layout, gradient in zip(self.inputs, self.gradients, strict=True)
         ]
-        before = [arg._version if isinstance(arg, torch.Tensor) else 0 for arg in args]
+        before = [_version(arg) for arg in args]
         results: list[Any] = []
-        self.outputs, self.tangents = [], []
+        self.outputs, self.tangents, self.changes = [], [], []
         for output in self.function(*args):
             position = next((n for n, arg in enumerate(args) if arg is output), None)
             tangent = None
@@ -253,16 +277,19 @@ class Translation:
                 self.outputs.append(None)
                 results.append(output)
             self.tangents.append(tangent)
+            self.changes.append(_version(output) if tangent is not None else 0)
         self.versions = {}
         for position, (layout, arg) in enumerate(zip(self.inputs, args, strict=True)):
             if layout is not None:
-                self._observe(position, layout, arg, arg._version - before[position])
+                self._observe(position, layout, arg, _version(arg) - before[position])
         return results
 
     def _view_of_input(self, output: Any, args: Sequence[Any]) -> View | None:
         """How an output is made of an input that is a subclass, where autograd knows it as its view."""
-        if not is_wrapper(output) or not output._is_view():
+        if not is_wrapper(output):
             return None
+        if not output._is_view():
+            return self._detached_input(output, args)
         base = output._base
         position = next((n for n, arg in enumerate(args) if arg is base), None)
         if position is None or self.inputs[position] is None:
@@ -270,6 +297,16 @@ class Translation:
         if output.requires_grad is not (base.requires_grad and torch.is_grad_enabled()):
             return None
         return View(position, view_maker(output))
+
+    def _detached_input(self, output: Any, args: Sequence[Any]) -> View | None:
+        """The input that an output is by `detach()`: they count their changes together."""
+        if output.requires_grad or output.is_inference():
+            return None
+        for position, (arg, layout) in enumerate(zip(args, self.inputs, strict=True)):
+            if layout is not None and shares_version(output, arg):
+                same = output.shape == arg.shape and output.stride() == arg.stride()
+                return View(position, torch.Tensor.detach) if same else None
+        return None
 
     def _observe(self, position: int, layout: Layout, arg: Any, changes: int) -> None:
         if changes and (arg.requires_grad or tuple(arg.shape) != layout.shape):
@@ -285,13 +322,15 @@ class Translation:
         """The program's outputs from those of the compiled parts."""
         remaining = iter(values)
         results: list[Any] = []
-        for output, tangent in zip(self.outputs, self.tangents, strict=True):
+        for output, tangent, changes in zip(self.outputs, self.tangents, self.changes, strict=True):
             if isinstance(output, int):
                 results.append(args[output])
             elif isinstance(output, View):
                 results.append(output.make(args[output.input]))
             else:
                 results.append(_rebuilt(output, remaining, expected=tangent))
+                for _ in range(changes):
+                    increment_version(results[-1])
         for position, changes in self.versions.items():
             for _ in range(changes):
                 increment_version(args[position])
@@ -310,6 +349,11 @@ def _tangent_layout(output: Any, layout: Any) -> Layout:
         if [part.shape for part in ours] != [part.shape for part in theirs]:
             found = None  # the parts' gradients have the parts' shapes
     return layout if found is None else found
+
+
+def _version(value: Any) -> int:
+    """How often a tensor was changed in place; 0 where nobody counts."""
+    return value._version if isinstance(value, torch.Tensor) and not value.is_inference() else 0
 
 
 def _rebuilt(

@@ -187,7 +187,6 @@ class FactoryMode(TorchDispatchMode):
             return func(*args, **kwargs)
         return self.context.handle(func, args, kwargs)
 
-
     def _beneath(
         self,
         foreign: tuple[type, ...],
