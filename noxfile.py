@@ -304,6 +304,20 @@ def conformance(session: nox.Session) -> None:
 
 
 @nox.session
+def gpu_kernels(session: nox.Session) -> None:
+    """Every operator's Triton kernels compiled for sm_90 and gfx942, without a GPU; half an hour on two cores.
+
+    Resumable: operators whose line is in the journal are not compiled again.
+    """
+    _prepare(session, *PACKAGES)
+    script = "packages/inductor/tests/codegen/triton/compile_operators.py"
+    JOURNALS.mkdir(parents=True, exist_ok=True)
+    for target in ("sm_90", "gfx942"):
+        journal = str(JOURNALS / f"gpu_kernels_{target}.jsonl")
+        session.run("python", script, "--target", target, "--out", journal, *session.posargs)
+
+
+@nox.session
 def random_training(session: nox.Session) -> None:
     """2,000 random programs of views, in-place operators and outputs, in training, through all packages; an hour.
 
