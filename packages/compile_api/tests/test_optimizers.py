@@ -33,6 +33,15 @@ OPTIMIZERS = {
         p, lr=torch.tensor(0.01), fused=True
     ),
     "adamw with amsgrad": lambda p: torch.optim.AdamW(p, lr=0.01, amsgrad=True),
+    "adamw fused that climbs": lambda p: torch.optim.AdamW(
+        p, lr=1e-3, amsgrad=True, maximize=True, fused=True
+    ),
+    "sgd fused with all": lambda p: torch.optim.SGD(
+        p, lr=1e-4, momentum=0.9, nesterov=True, maximize=True, weight_decay=0.1, fused=True
+    ),
+    "nadam": lambda p: torch.optim.NAdam(p, lr=0.01, weight_decay=0.1),
+    "rmsprop by lists": lambda p: torch.optim.RMSprop(p, lr=0.01, eps=1e-2, foreach=True),
+    "adagrad fused": lambda p: torch.optim.Adagrad(p, lr=0.01, lr_decay=0.1, fused=True),
 }
 STEPS = 20
 
@@ -81,6 +90,22 @@ def test_twenty_steps_are_eagers(name, whole):
     # A rate that is a tensor is read by SGD once a parameter, which no graph can do.
     reads = 4 if name == "sgd with a tensor rate" else 0
     assert compile_api.graph_count() - before <= (4 if whole else 2) + reads
+
+
+def test_capturable_steps_run_compiled_on_a_cpu():
+    """Eager has none there: torch refuses it unless a compiler is at work. The step is that of a tensor rate."""
+
+    def capturable(parameters):
+        return torch.optim.Adam(parameters, lr=torch.tensor(0.01), capturable=True)
+
+    with pytest.raises(AssertionError, match="capturable=True"):
+        train(capturable, lambda f: f, lambda f: f)
+    want = train(OPTIMIZERS["adam with a tensor rate"], lambda f: f, lambda f: f)
+    before = compile_api.graph_count()
+    got = train(capturable, lambda f: f, compiled)
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other)
+    assert compile_api.graph_count() - before <= 2
 
 
 def test_what_torchs_compiler_hides_of_optimizers_is_captured_all_the_same():

@@ -86,3 +86,20 @@ def test_sgd(nesterov, first, infinite):
     parts = (0, 2) if infinite else (0, 1, 2)  # eager leaves the gradients of a skipped step scaled
     for part in parts:
         torch.testing.assert_close(list(found[part]), list(expected[part]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("infinite", [None, 0.0, 1.0])
+@pytest.mark.parametrize("rate", [0.1, torch.tensor(0.1)])
+def test_adagrad(infinite, rate):
+    tensor_rate = isinstance(rate, torch.Tensor)
+    operator = overload("aten._fused_adagrad" + (".tensor_lr" if tensor_rate else ""))
+    lists = [tensors(torch.float32, seed) for seed in range(2)]
+    lists += [tensors(torch.float32, 3, positive=True), [torch.tensor(3.0) for _ in lists[0]]]
+    options = {"lr": rate, "lr_decay": 0.2, "weight_decay": 0.1, "eps": 1e-8, "maximize": True}
+    if infinite is not None:
+        options |= {"grad_scale": torch.tensor(2.0), "found_inf": torch.tensor(infinite)}
+    expected = operator(*lists, **options)
+    found = TABLE[operator](*lists, **options)
+    assert len(found) == len(expected)
+    for part in (0, 2) if infinite else range(len(found)):
+        torch.testing.assert_close(list(found[part]), list(expected[part]), rtol=1e-5, atol=1e-6)

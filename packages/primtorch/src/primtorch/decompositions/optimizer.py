@@ -230,6 +230,39 @@ def fused_sgd(
     return new_parameters, new_grads, new_buffers
 
 
+@decomposes("aten._fused_adagrad.default", "aten._fused_adagrad.tensor_lr")
+def fused_adagrad(
+    self: Sequence[Tensor],
+    grads: Sequence[Tensor],
+    state_sums: Sequence[Tensor],
+    state_steps: Sequence[Tensor],
+    *,
+    lr: float | Tensor,
+    lr_decay: float,
+    weight_decay: float,
+    eps: float,
+    maximize: bool,
+    grad_scale: Tensor | None = None,
+    found_inf: Tensor | None = None,
+) -> tuple[list[Tensor], ...]:
+    """AdaGrad: new parameters, unscaled gradients, new sums of squares, and the counts, which stay."""
+    new_parameters, new_grads, new_sums = [], [], []
+    for parameter, grad, total, count in zip(self, grads, state_sums, state_steps, strict=True):
+        unscaled = _unscaled(grad, grad_scale, maximize=False)
+        new_grads.append(grad if grad_scale is None else cast(unscaled, grad.dtype))
+        step = -unscaled if maximize else unscaled
+        wide = cast(parameter, computation_dtype(parameter.dtype))
+        if weight_decay:
+            step = step + wide * weight_decay
+        squares = cast(total, step.dtype) + step * step
+        rate = lr / ((count - 1) * lr_decay + 1)
+        moved = wide - rate * step / (aten.sqrt.default(squares) + eps)
+        new_sums.append(_kept(found_inf, total, squares))
+        new_parameters.append(_kept(found_inf, parameter, moved))
+    results: tuple[list[Tensor], ...] = (new_parameters, new_grads, new_sums)
+    return results if isinstance(lr, Tensor) else (*results, list(state_steps))
+
+
 def _adam_step(
     state: tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor],
     grad: Tensor,
