@@ -81,6 +81,15 @@ def compile_request(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _explained(error: BaseException | None) -> str:
+    """An exception with those that caused it: what is wrong inside a helper stands in the last one."""
+    parts = []
+    while error is not None:
+        parts.append(f"{type(error).__name__}: {error}")
+        error = error.__cause__
+    return "\nbecause of ".join(parts)
+
+
 def main() -> None:
     """Answer requests until standard input ends."""
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
@@ -90,7 +99,7 @@ def main() -> None:
         try:
             answer = compile_request(json.loads(line))
         except Exception as error:  # noqa: BLE001 - the answer carries it to the process that asked
-            answer = {"error": f"{type(error).__name__}: {error}"}
+            answer = {"error": _explained(error)}
         answers.write(json.dumps(answer) + "\n")
         answers.flush()
 

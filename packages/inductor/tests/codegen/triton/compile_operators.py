@@ -3,8 +3,8 @@
     python packages/inductor/tests/codegen/triton/compile_operators.py --target sm_90 --out kernels.jsonl
 
 Triton's interpreter takes what its compiler refuses (a mask wider than its addresses), so that values alone don't vouch
-for a kernel. A line for each operator is written as soon as its kernels are compiled; operators that are in the file are
-left out, so that an interrupted run goes on. Ends with status 1 if a kernel was refused.
+for a kernel. A line for each operator is written as soon as its kernels are compiled; operators that are in the file
+are left out, so that an interrupted run goes on. Ends with status 1 if a kernel was refused.
 """
 
 import json

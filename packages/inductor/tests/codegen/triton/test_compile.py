@@ -64,17 +64,19 @@ def _bodies():
     recorder.store("out", i, total, F32)
     yield "columns", recorder.finish(), {"x": BF16, "out": F32}, Vector("outer", 0, 16)
 
-    recorder = Recorder((100, 64))
-    i, j = recorder.outer
-    drawn = recorder.op(
-        "philox_uniform",
-        recorder.load("seed", 0, torch.int64),
-        recorder.constant(3, torch.int64),
-        recorder.index_expression(64 * i + j, torch.int64),
-        dtype=F32,
-    )
-    recorder.store("out", 64 * i + j, drawn, F32)
-    yield "random", recorder.finish(), {"seed": torch.int64, "out": F32}, None
+    for name in ("philox_uniform", "philox_normal"):
+        for dtype in (F32, torch.float64):
+            recorder = Recorder((100, 64))
+            i, j = recorder.outer
+            drawn = recorder.op(
+                name,
+                recorder.load("seed", 0, torch.int64),
+                recorder.constant(3, torch.int64),
+                recorder.index_expression(64 * i + j, torch.int64),
+                dtype=dtype,
+            )
+            recorder.store("out", 64 * i + j, drawn, dtype)
+            yield f"{name}_{dtype}", recorder.finish(), {"seed": torch.int64, "out": dtype}, None
 
     recorder = Recorder((8,), (300,))
     (i,), (r,) = recorder.outer, recorder.inner

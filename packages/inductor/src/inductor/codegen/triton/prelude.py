@@ -656,7 +656,8 @@ def philox_uniform(seed, offset, element, BITS: tl.constexpr):
     if BITS == 53:
         number = (w0.to(tl.uint64) << 21) | (w1 >> 11).to(tl.uint64)
         return number.to(tl.int64).to(tl.float64) * 1.1102230246251565e-16
-    return (w0 >> (32 - BITS)).to(tl.int32).to(tl.float32) * (1.0 / (1 << BITS))
+    else:  # noqa: RET505 - Triton types both ways where the second isn't a branch
+        return (w0 >> (32 - BITS)).to(tl.int32).to(tl.float32) * (1.0 / (1 << BITS))
 
 
 @triton.jit
@@ -669,9 +670,10 @@ def philox_normal(seed, offset, element, DOUBLE: tl.constexpr):
         radius = first.to(tl.float64) * 1.1102230246251565e-16
         angle = second.to(tl.float64) * 1.1102230246251565e-16
         return tl.sqrt(tl.log(radius) * -2.0) * tl.cos(angle * TWO_PI)
-    radius = ((w0 >> 8) + 1).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
-    angle = (w1 >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
-    return tl.sqrt_rn(tl.log(radius) * -2.0) * tl.cos(angle * TWO_PI)
+    else:  # noqa: RET505 - as above
+        radius = ((w0 >> 8) + 1).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
+        angle = (w1 >> 8).to(tl.int32).to(tl.float32) * 5.9604644775390625e-08
+        return tl.sqrt_rn(tl.log(radius) * -2.0) * tl.cos(angle * TWO_PI)
 
 
 @triton.jit
