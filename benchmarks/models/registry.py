@@ -74,12 +74,6 @@ EXPLAINED: dict[str, str] = {
         " images misses its own row-major error with 679 and 169 tensors (ours 605 and 26), greatest error 3.1e-2 and"
         " 5.9e-2 (ours 3.1e-2 and 2.7e-2)"
     ),
-    "repvgg_a2": (
-        "0, 4 or 57 tensors, as the order of additions in a batch norm's mean changes. No input of a ReLU has another"
-        " sign than in float64, and each is 0.97 to 1.26 times as far from it as eager's; eager over channels-last"
-        " images has inputs 2.7 times as far and gradients' greatest error 1.9e-4, which is ours. With other random"
-        " weights none is wrong"
-    ),
 }
 
 QUICK = (

@@ -112,3 +112,29 @@ def test_columns_of_no_rows_are_empty_sums(threads):
     tensors = {"x": torch.empty(1), "out": torch.empty(1), "total": total}
     assert run_cpp(kernel, tensors, threads=threads) == 0
     assert torch.equal(total, torch.zeros(columns))
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_a_batchs_means_are_summed_in_double(stored):
+    """As eager's: a mean far from zero has no more than the error of its own rounding."""
+    batch, channels, pixels = 8, 4, 784
+    recorder = Recorder((channels,), (batch, pixels))
+    (channel,), (image, pixel) = recorder.outer, recorder.inner
+    place = image * channels * pixels + channel * pixels + pixel
+    recorder.stage("inner")
+    value = recorder.load("x", place, F32)
+    if stored:
+        recorder.store("out", place, value, F32)
+    moments = recorder.reduce("welford", value, dtype=F32)
+    recorder.stage("outer")
+    recorder.store("mean", channel, recorder.part(moments, 0, F32), F32)
+    recorder.store("m2", channel, recorder.part(moments, 1, F32), F32)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(batch, channels, pixels, generator=generator) * 0.1 + 37.3
+    buffers = {"x": x.reshape(-1), "mean": torch.empty(channels), "m2": torch.empty(channels)}
+    if stored:
+        buffers["out"] = torch.empty(x.numel())
+    assert run_cpp(make_kernel(recorder.finish()), buffers) == 0
+    variance, mean = torch.var_mean(x.double(), (0, 2), correction=0)
+    assert torch.equal(buffers["mean"], mean.float())
+    assert error(buffers["m2"] / (batch * pixels), variance) < 1e-6

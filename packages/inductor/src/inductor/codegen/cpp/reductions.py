@@ -253,13 +253,12 @@ class Accumulator:
         """The accumulator of one chunk."""
         return replace(self, name=f"{self.name}c") if self.kind in {"sum", "welford"} else self
 
-    def declare_chunk(self, size: int) -> list[str]:
-        """Variables before a chunk of at most `size` points."""
+    def declare_chunk(self, size: int, *, wide: bool) -> list[str]:
+        """Variables before a chunk of at most `size` points; `wide`: a mean's sum in double."""
         match self.kind:
             case "welford":
-                return [
-                    f"{self.c_type} {self.name}_s = 0, {self.name}_t[{size}] __attribute__((aligned(64)));"
-                ]
+                values = f"{self.c_type} {self.name}_t[{size}] __attribute__((aligned(64)));"
+                return [f"{'f64' if wide else self.c_type} {self.name}_s = 0; {values}"]
             case "sum":
                 return [f"{self.c_type} {self.name} = {self.identity};"]
             case _:

@@ -12,6 +12,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
+import torch
+
 from inductor.analysis.cost import operation_weight
 from inductor.codegen.cpp.entry import EntryPrinter
 from inductor.codegen.cpp.reductions import Accumulator, accumulator_for
@@ -294,7 +296,7 @@ class SweepPrinter(EntryPrinter):
             )
             for position, accumulator in reductions.items():
                 partial[position] = accumulator.partial()
-                for declaration in partial[position].declare_chunk(size):
+                for declaration in partial[position].declare_chunk(size, wide=self._of_batches):
                     self.line(declaration)
         active = {p: partial.get(p, a) for p, a in reductions.items()}
         base, length = ("c", "m") if chunked else (start, f"({text} - {start})")
@@ -337,6 +339,11 @@ class SweepPrinter(EntryPrinter):
     def _work(self, positions: list[int]) -> int:
         return sum(operation_weight(self.operations[position].name) for position in positions)
 
+    @property
+    def _of_batches(self) -> bool:
+        """Whether the moments are a batch's, not a row's: eager sums those in double, and deep networks show it."""
+        return len(self.inner) > 1
+
     def _two_walks(
         self, positions: list[int], reductions: dict[int, Accumulator], extent: Size
     ) -> None:
@@ -348,13 +355,15 @@ class SweepPrinter(EntryPrinter):
             self.line(f"const i64 m = {size if whole else f'ci_minimum<i64>({size}, {text} - c)'};")
             sums, spreads = {}, {}
             for position, a in reductions.items():
-                sums[position] = replace(a, kind="sum", name=f"{a.name}c_s")
+                total = torch.float64 if self._of_batches else a.dtype
+                sums[position] = replace(a, kind="sum", name=f"{a.name}c_s", dtype=total)
                 spreads[position] = replace(a, kind="sum", name=f"{a.name}c_q", mean=f"{a.name}c_m")
-                self.line(f"{a.c_type} {a.name}c_s = 0, {a.name}c_q = 0;")
+                self.line(f"{C_TYPES[total]} {a.name}c_s = 0; {a.c_type} {a.name}c_q = 0;")
             with self.block_of(""):
                 self._sweep_points(positions, sums, "c", "m", [])
-            for a in reductions.values():
-                self.line(f"const {a.c_type} {a.name}c_m = {a.name}c_s / ({a.c_type})m;")
+            for position, a in reductions.items():
+                kind = C_TYPES[sums[position].dtype]
+                self.line(f"const {a.c_type} {a.name}c_m = ({a.c_type})({a.name}c_s / ({kind})m);")
             with self.block_of(""):
                 self._sweep_points(positions, spreads, "c", "m", [])
             for a in reductions.values():
