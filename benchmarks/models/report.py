@@ -49,6 +49,16 @@ def _ratio(part: Row, over: Row, key: str) -> str:
     return f"{over[key] / part[key]:.1f}" if part.get(key) and over.get(key) else ""
 
 
+def _form(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _steady(part: Row, peer: Row) -> float | None:
+    """torch.compile's steady time over ours: each was paired with eager's, in its own process."""
+    ours, theirs = part.get("speedup"), peer.get("speedup")
+    return ours / theirs if ours and theirs else None
+
+
 def _losses(rows: list[Row], peers: dict[str, Row]) -> list[str]:
     lines = ["## What is lost", ""]
     failed = [text for row in rows for text in failures(row)]
@@ -65,13 +75,16 @@ def _losses(rows: list[Row], peers: dict[str, Row]) -> list[str]:
         lines += ["", "Why those that are wrong are, where no operator is to blame:", "", *known]
     allowed = ", ".join(f"{name}: {why}" for name, (_, why) in ALLOWED_BREAKS.items())
     lines += ["", f"Breaks that a model has by its nature: {plain(allowed)}.", ""]
-    slow, larger, colder = [], [], []
+    slow, behind, larger, colder = [], [], [], []
     for row in rows:
         for phase in PHASES:
             part, peer = _part(row, phase), _part(peers.get(row["name"], {}), phase)
             if part.get("interval") and part["interval"][1] < 1:
                 low, high = part["interval"]
                 slow.append([row["name"], phase, f"{part['speedup']:.2f} [{low:.2f}, {high:.2f}]"])
+            ratio = _steady(part, peer)
+            if ratio is not None and part["interval"][1] < peer["interval"][0]:
+                behind.append([row["name"], phase, f"{ratio:.2f}"])
             if part.get("peak_bytes") and part["peak_bytes"] > 1.05 * part["eager_peak_bytes"]:
                 larger.append(
                     [row["name"], phase, f"{part['peak_bytes'] / part['eager_peak_bytes']:.2f}"]
@@ -85,6 +98,11 @@ def _losses(rows: list[Row], peers: dict[str, Row]) -> list[str]:
             "Slower than eager (the interval of eager's time over ours lies below 1)",
             slow,
             "eager / ours",
+        ),
+        (
+            "Slower than torch.compile (eager's time over each: the intervals lie apart)",
+            behind,
+            "torch.compile / ours",
         ),
         ("Compiles slower than torch.compile", colder, "processor time"),
         ("Higher peak memory than eager by more than 5%", larger, "ours / eager"),
@@ -103,6 +121,23 @@ def _geometric(values: list[float]) -> str:
     )
 
 
+def _measured(rows: list[Row], peers: dict[str, Row]) -> list[str]:
+    """How many models torch.compile was measured on; what it didn't do."""
+    counts = [
+        sum(bool(_part(peers.get(row["name"], {}), phase).get("cold_cpu_s")) for row in rows)
+        for phase in PHASES
+    ]
+    lines = [
+        f"torch.compile was measured on {counts[0]} of these models in inference and on {counts[1]} in training"
+    ]
+    failed = [
+        f"{name} ({plain((row.get('fault') or _part(row, 'inference').get('fault', '')).strip().splitlines()[-1])})"
+        for name, row in peers.items()
+        if row.get("fault") or _part(row, "inference").get("fault")
+    ]
+    return lines + ([f"torch.compile gave no result: {', '.join(failed)}"] if failed else [])
+
+
 def headline(rows: list[Row], peers: dict[str, Row]) -> list[str]:
     """The lines that the README shows, too."""
     lines = summary(rows).splitlines()
@@ -110,6 +145,10 @@ def headline(rows: list[Row], peers: dict[str, Row]) -> list[str]:
         parts = [_part(row, phase) for row in rows]
         speed = [part["speedup"] for part in parts if part.get("speedup")]
         cold = [part["cold_cpu_s"] for part in parts if part.get("cold_cpu_s")]
+        ratios = (
+            _steady(_part(row, phase), _part(peers.get(row["name"], {}), phase)) for row in rows
+        )
+        steady = [ratio for ratio in ratios if ratio is not None]
         against = [
             _part(peers[row["name"]], phase)["cold_cpu_s"] / _part(row, phase)["cold_cpu_s"]
             for row in rows
@@ -117,9 +156,9 @@ def headline(rows: list[Row], peers: dict[str, Row]) -> list[str]:
             and _part(row, phase).get("cold_cpu_s")
         ]
         lines.append(
-            f"{phase}: eager's time over ours, geometric mean {_geometric(speed)}; first call"
-            f" {statistics.median(cold):.1f} s of processor time in the median, torch.compile's over ours"
-            f" {_geometric(against)}"
+            f"{phase}: eager's time over ours, geometric mean {_geometric(speed)}; torch.compile's over ours"
+            f" {_geometric(steady)}; first call {statistics.median(cold):.1f} s of processor time in the median,"
+            f" torch.compile's over ours {_geometric(against)}"
         )
     swept = [row["dynamic"] for row in rows if row.get("dynamic")]
     good = sum(
@@ -129,12 +168,14 @@ def headline(rows: list[Row], peers: dict[str, Row]) -> list[str]:
         f"sizes that vary (25 batch sizes and lengths, 3 batch sizes of images): {good} of {len(swept)} models right"
         f" with at most {LIMIT} compiles"
     )
-    return lines
+    return lines + _measured(rows, peers)
 
 
 def _models(rows: list[Row], peers: dict[str, Row]) -> list[str]:
     lines = ["## Every model", ""]
-    columns = ("right", "graphs", "cold s", "torch / ours", "eager / ours", "peak / eager")
+    columns = (
+        "right", "graphs", "cold s", "cold torch / ours", "eager / ours", "torch / ours", "peak / eager",
+    )  # fmt: skip
     head = [
         "model",
         *(f"{phase}: {column}" for phase in PHASES for column in columns),
@@ -159,7 +200,7 @@ def _models(rows: list[Row], peers: dict[str, Row]) -> list[str]:
                 )
                 found += [
                     verdict, graphs, _number(part, "cold_cpu_s"), _ratio(part, peer, "cold_cpu_s"),
-                    _number(part, "speedup"), peak,
+                    _number(part, "speedup"), _form(_steady(part, peer)), peak,
                 ]  # fmt: skip
             swept = row.get("dynamic") or {}
             wrong = (
