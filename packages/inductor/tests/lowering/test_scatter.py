@@ -25,10 +25,15 @@ def assert_no_call(program):
     assert not [step for step in program.schedule.steps if isinstance(step, OperatorCall)]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("name", SCALARS)
-def test_tensors_without_dimensions_are_indexed_as_vectors_of_one(compare, name):
+def test_tensors_without_dimensions_are_indexed_as_vectors_of_one(compare, name, dtype):
     function, *inputs = SCALARS[name]
-    assert_no_call(compare(function, *inputs))
+    inputs = [x.to(dtype) if x.is_floating_point() else x for x in inputs]
+    program = compare(function, *inputs)
+    assert_no_call(program)
+    shape = function(*inputs).shape
+    assert [len(view.shape) for view in program.graph.outputs] == [len(shape)]
 
 
 ADDITIONS = {

@@ -263,9 +263,11 @@ def _combined_wide(
     wide = torch.float32 if x.dtype.is_floating_point else torch.int32
     before = converted(builder, x, lambda recorder, scalar: recorder.to_dtype(scalar, wide), wide)
     result = scattered(builder, before, shape, place, source, mode)
-    return converted(
+    narrow = converted(
         builder, result, lambda recorder, scalar: recorder.to_dtype(scalar, x.dtype), x.dtype
     )
+    builder.realize(narrow)  # `like` looks at its memory
+    return narrow
 
 
 def converted(
