@@ -49,3 +49,18 @@ def test_an_empty_result_that_nothing_computes():
         for found, expected in zip(compiled_with(function)(x), function(x), strict=True):
             assert torch.equal(found, expected)
             assert found.dtype is expected.dtype
+
+
+def test_column_sums_of_rows_padded_to_a_multiple(capfd, caplog):
+    """Whether a row is padding is the same for all columns, so it is asked before the loop over them."""
+
+    def function(x):
+        count = x.shape[0]
+        padded = torch.nn.functional.pad(x, (0, 0, 0, (8 - count % 8) % 8))
+        return padded.view(-1, 8, 4).sum(1)
+
+    compiled = compiled_with(function)
+    for n in (6, 9, 12, 5):
+        x = torch.randn(n, 4)
+        assert torch.allclose(compiled(x), function(x))
+    assert "run in their place" not in capfd.readouterr().err + caplog.text

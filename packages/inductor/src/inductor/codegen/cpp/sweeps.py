@@ -490,12 +490,15 @@ class SweepPrinter(EntryPrinter):
                     self.line(f"y{position}[j] = {self.values[position].text};")
         for position in positions:
             if position in kept:
-                self.values[position] = Value(f"y{position}[j]", self.operations[position].dtype)
+                # what is the same in all lanes may be read before a loop over them
+                lane = "j" if variable in self.depends[position] else "0"
+                entry = f"y{position}[{lane}]"
+                self.values[position] = Value(entry, self.operations[position].dtype)
                 indirect = self.operations[position].attribute
                 if isinstance(
                     indirect, Indirect
                 ):  # its symbol stands in the indices of later loads
-                    self.names[indirect.symbol] = f"y{position}[j]"
+                    self.names[indirect.symbol] = entry
                     self.index.forget()
 
     def _column_sweep(self, positions: list[int], crossing: list[int]) -> None:
