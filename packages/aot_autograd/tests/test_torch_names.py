@@ -165,3 +165,35 @@ def test_gradients_arrive_by_accumulation_too():
     x = randn(2, requires_grad=True)
     (gradient,) = _torch.accumulated_gradients_of([x.sin()], [x], [torch.ones(2)])
     torch.testing.assert_close(gradient, x.detach().cos())
+
+
+def test_a_view_is_made_again_of_another_base():
+    base = randn(2, 3)
+    make = _torch.view_maker(base.t()[1:])
+    other = torch.ones(2, 3, requires_grad=True) * 2
+    view = make(other)
+    assert view.shape == (2, 2)
+    assert view._base is other
+    assert view.requires_grad
+
+
+def test_sole_owners_of_memory():
+    one = torch.ones(3)
+    assert _torch.is_sole_owner(one)
+    alias = one.detach()
+    assert not _torch.is_sole_owner(one)
+    del alias
+    assert _torch.is_sole_owner(one)
+
+
+def test_tensors_of_inference_mode_count_no_changes():
+    with torch.inference_mode():
+        one = torch.ones(3)
+        _torch.increment_version(one)
+        with _torch.preserve_version(one):
+            one.add_(1)
+        assert _torch.shares_version(one, one.view(3))
+        assert not _torch.shares_version(one, OUTSIDE)
+
+
+OUTSIDE = torch.ones(3)

@@ -232,8 +232,8 @@ def mark_several_views(view: torch.Tensor) -> None:
 
 
 def view_maker(view: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What makes the same view of another base, by autograd's own record of the view."""
-    make: Callable[[torch.Tensor], torch.Tensor] = view._view_func
+    """What makes the same view of another base of the same layout, by autograd's own record of the view."""
+    make: Callable[[torch.Tensor], torch.Tensor] = view._view_func_unsafe
     return make
 
 

@@ -214,7 +214,9 @@ class _Problem:
 def _more_read(node: fx.Node, written: set[fx.Node]) -> float:
     """Bytes of a value's large operands in memory beyond the value's own."""
     own = saved_bytes(node.meta["val"])
-    sizes = [saved_bytes(source.meta["val"]) for source in node.all_input_nodes if source in written]
+    sizes = [
+        saved_bytes(source.meta["val"]) for source in node.all_input_nodes if source in written
+    ]
     large = [size for size in sizes if 2 * size >= own]
     return max(0.0, sum(large) - own) if len(large) > 1 else 0.0
 

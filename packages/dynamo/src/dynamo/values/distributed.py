@@ -169,10 +169,9 @@ def _told(name: str) -> None:
 
 
 for _name in (
-    "get_rank", "get_world_size", "is_initialized", "is_available", "get_backend", "get_group_rank",
-    "get_global_rank", "get_process_group_ranks", "_get_group_size_by_name", "_get_group_size",
-    "_rank_not_in_group", "_get_default_group", "_get_group_tag", "is_nccl_available",
-    "is_gloo_available", "is_backend_available",
+    "get_rank", "get_world_size", "get_backend", "get_group_rank", "get_global_rank",
+    "get_process_group_ranks", "_get_group_size_by_name", "_get_group_size", "_rank_not_in_group",
+    "_get_default_group", "_get_group_tag",
 ):  # fmt: skip
     _told(_name)
 
