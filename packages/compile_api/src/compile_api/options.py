@@ -137,12 +137,12 @@ def _check(name: str, value: object, default: object) -> object:
             fits = isinstance(value, int) and not isinstance(value, bool)
         case float():
             fits = isinstance(value, int | float) and not isinstance(value, bool)
-            value = float(value) if fits else value  # type: ignore[arg-type]
+            value = float(value) if isinstance(value, int) and fits else value
         case str():
             fits = isinstance(value, str)
         case tuple():
             fits = isinstance(value, tuple | list)
-            value = tuple(value) if fits else value  # type: ignore[arg-type]
+            value = tuple(value) if isinstance(value, list) else value
         case _:
             return value  # a default of None says nothing about the type: the package judges
     if not fits:

@@ -24,5 +24,5 @@ def ranged(compiled: Callable[..., Any], place: str) -> Callable[..., Any]:
         with torch.profiler.record_function(name):
             return compiled(*args)
 
-    call.boxed = getattr(compiled, "boxed", False)  # type: ignore[attr-defined]
+    call.boxed = getattr(compiled, "boxed", False)  # type: ignore[attr-defined]  # a function may carry attributes
     return call

@@ -9,6 +9,8 @@ torch records it as a guard of its own. Invariant: everything assumed of a size 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -110,8 +112,7 @@ class _Translator:
     def fake(self, position: int, tensor: torch.Tensor, known: Any) -> FakeTensor:
         """The tensor's stand-in with our sizes; torch is asked that its strides follow from them."""
         shape = [
-            self.size(size, lambda inputs, i=position, d=d: inputs[i].shape[d])  # type: ignore[misc]
-            for d, size in enumerate(known.shape)
+            self.size(size, partial(_size_of, position, d)) for d, size in enumerate(known.shape)
         ]
         made = fakeify(tensor, self.context, shape=shape)
         for ours, theirs in zip(made.meta.stride, known.stride(), strict=True):
@@ -120,6 +121,18 @@ class _Translator:
         if isinstance(known.storage_offset(), torch.SymInt):
             int(known.storage_offset())
         return made
+
+
+def _size_of(position: int, dimension: int, inputs: Sequence[Any]) -> int:
+    """A size of one of the inputs of a call."""
+    size: int = inputs[position].shape[dimension]
+    return size
+
+
+def _number_of(position: int, inputs: Sequence[Any]) -> float:
+    """The number in one of the inputs of a call."""
+    number: float = inputs[position].item()
+    return number
 
 
 def _is_wrapped_number(node: fx.Node, tensor: Any) -> bool:
@@ -164,13 +177,13 @@ def _translated(
     fakes: dict[int, FakeTensor] = {}
     for position, (node, value, example) in enumerate(zip(places, known, inputs, strict=True)):
         if isinstance(value, torch.SymInt):
-            size = translator.size(value, lambda inputs, i=position: inputs[i])  # type: ignore[misc]
+            size = translator.size(value, itemgetter(position))
             values[node] = translator.nodes.get(str(value), size)
         elif _is_wrapped_number(node, example):
             number = translator.environment.create_float(node.name, example.item())
             made = translator.place(
-                "scalar", node.name, number, number, lambda inputs, i=position: inputs[i].item()  # type: ignore[misc]
-            )  # fmt: skip
+                "scalar", node.name, number, number, partial(_number_of, position)
+            )
             values.update(dict.fromkeys(node.users, made))
         elif type(example) in (torch.Tensor, torch.nn.Parameter):
             fakes[position] = translator.fake(position, example, value)
@@ -180,7 +193,7 @@ def _translated(
         kind = "parameter" if type(inputs[position]) is torch.nn.Parameter else "argument"
         values[places[position]] = translator.place(
             kind, places[position].name, made, inputs[position],
-            lambda inputs, i=position: inputs[i],  # type: ignore[misc]
+            itemgetter(position),
         )  # fmt: skip
     for node in graph.graph.nodes:
         if node.op != "placeholder" and node not in values:

@@ -106,5 +106,5 @@ def verified(graph: GraphModule, compiled: Callable[..., Any], number: int) -> C
                 raise ResultDiffers(number, f"input {index}, after the call", found)
         return results
 
-    call.boxed = True  # type: ignore[attr-defined]
+    call.boxed = True  # type: ignore[attr-defined]  # a function may carry attributes
     return call

@@ -106,7 +106,7 @@ def inductor(settings: Settings, watch: Watch) -> Backend:
     # An artifact's key knows our own table by its code, but not a user's functions.
     watched = settings.facade.verify or settings.facade.profile_ranges
     if not watched and settings.facade.decompositions is None:
-        backend.restore = restore  # type: ignore[attr-defined]
+        backend.restore = restore  # type: ignore[attr-defined]  # a function may carry attributes
     return backend
 
 
@@ -227,7 +227,7 @@ def _survive(backend: Backend, settings: Settings, name: str, *, symbolic: bool)
             warnings.warn(f"{failed}\n  now: this graph runs eagerly", CompileWarning, stacklevel=2)
             return graph.forward
 
-    compile_or_run_eagerly.symbolic = symbolic  # type: ignore[attr-defined]
+    compile_or_run_eagerly.symbolic = symbolic  # type: ignore[attr-defined]  # a function may carry attributes
     compile_or_run_eagerly.__name__ = name
     return compile_or_run_eagerly
 

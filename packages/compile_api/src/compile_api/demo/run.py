@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from compile_api.api import compile, reset  # noqa: A004
+from compile_api.api import compile, reset  # noqa: A004 - the facade's own name
 from compile_api.demo.accuracy import Error, largest_error
 from compile_api.demo.subjects import Sizes, Subject, build_subject
 from compile_api.demo.timing import Paired, seconds_of, time_paired

@@ -204,8 +204,8 @@ class HipDevice(CudaDevice):
 
 @lru_cache(maxsize=2)
 def _direct_calls(names: DriverNames) -> frozenset[int]:
-    # only reached where the C launcher is built; the extension has no stub
-    from inductor.runtime import _launch  # type: ignore[attr-defined]
+    # only reached where the C launcher is built
+    from inductor.runtime import _launch  # type: ignore[attr-defined]  # the extension has no stub
     from inductor.runtime.launch import DIRECT_CALLS
 
     try:

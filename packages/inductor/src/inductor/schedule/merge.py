@@ -8,7 +8,7 @@ memory otherwise. What nobody outside reads is not stored.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, assert_never
+from typing import TYPE_CHECKING, Literal, assert_never, cast
 
 from inductor.analysis.cost import operation_weight
 from inductor.ir.index import contiguous_stride, linear_index, product
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
     from inductor.ir.nodes import Buffer, LoopBody
-    from inductor.ir.operations import Operation, Size, StoreMode
+    from inductor.ir.operations import Operation, ReductionKind, Size, StoreMode
     from inductor.schedule.groups import Group, Member
 
 CHEAP_WEIGHT = 6
@@ -258,12 +258,11 @@ def _replay_accumulate(
     store = outer.operations[0]
     assert store.buffer is not None
     assert store.index is not None
-    kind = reduce.attribute
-    assert kind in ("sum", "max", "min")
+    assert reduce.attribute in ("sum", "max", "min")
     recorder.accumulate(
         store.buffer,
         substitute(store.index, member.mapping),
         values[reduce.operands[0]],
         store.dtype,
-        kind,  # type: ignore[arg-type]
+        cast("ReductionKind", reduce.attribute),
     )
