@@ -119,3 +119,12 @@ def test_shape_rules_say_what_comes_out():
     real = prim.philox_randint(seed, 0, [4], 0, 9, dtype=torch.int32)
     arguments = (seed, 0, [4], 0, 9)
     assert infer(prim.philox_randint.default, arguments, {"dtype": torch.int32}) == meta_of(real)
+
+
+def test_a_checked_value_is_a_copy_or_an_error():
+    value = torch.arange(6).view(2, 3).t()
+    found = prim.checked(value, value >= 0, "negative")
+    assert torch.equal(found, value)
+    assert infer(prim.checked.default, (value, value >= 0, "negative")) == meta_of(found)
+    with pytest.raises(RuntimeError, match="negative"):
+        prim.checked(value, value > 0, "negative")

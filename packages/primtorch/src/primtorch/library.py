@@ -13,6 +13,9 @@ of the seed), counter = (low, high 32 bits of the index, low, high 32 bits of th
     randint width = high - low: up to 2**32  low + (w0 * width >> 32), else low + (((w1 << 32) | w0) mod width),
             the remainder of unsigned numbers
 Results are contiguous and lie on the seed's device. Invariant: nothing here reads or moves a generator but `draw_seed`.
+
+`checked(value, condition, message)` is what eager's operators do that look at the numbers they are given: whoever reads
+the value reads it checked.
 """
 
 from __future__ import annotations
@@ -30,7 +33,14 @@ if TYPE_CHECKING:
     from primtorch.fake.meta import Shape
     from primtorch.symbolic.layout import Sizes
 
-__all__ = ["draw_seed", "philox_normal", "philox_randint", "philox_uniform", "philox_words"]
+__all__ = [
+    "checked",
+    "draw_seed",
+    "philox_normal",
+    "philox_randint",
+    "philox_uniform",
+    "philox_words",
+]
 
 _LIBRARY = torch.library.Library("primtorch", "DEF")
 _LIBRARY.define("draw_seed(Device device) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
@@ -43,6 +53,8 @@ _LIBRARY.define(
 _LIBRARY.define(
     "philox_randint(Tensor seed, int offset, SymInt[] size, SymInt low, SymInt high, *, ScalarType dtype) -> Tensor"
 )
+
+_LIBRARY.define("checked(Tensor value, Tensor condition, str message) -> Tensor")
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIER_0, _MULTIPLIER_1 = 0xD2511F53, 0xCD9E8D57
@@ -140,6 +152,23 @@ def philox_randint(
     return (drawn + low).to(dtype).view(size)
 
 
+def checked(value: torch.Tensor, condition: torch.Tensor, message: str) -> torch.Tensor:
+    """A contiguous copy of `value`.
+
+    Raises:
+        RuntimeError: with `message`, if `condition` does not hold everywhere.
+    """
+    if not bool(condition.all()):
+        raise RuntimeError(message)
+    return value.clone(memory_format=torch.contiguous_format)
+
+
+def _checked_meta_kernel(
+    value: torch.Tensor, _condition: torch.Tensor, _message: str
+) -> torch.Tensor:
+    return value.new_empty(value.shape)
+
+
 def _meta_kernel(
     seed: torch.Tensor, _offset: int, size: list[int], *_: int, dtype: torch.dtype
 ) -> torch.Tensor:
@@ -157,6 +186,18 @@ for _name, _function in (
     _LIBRARY.impl(_name, _meta_kernel, "Meta")
 
 
+for _backend in ("CPU", "CUDA"):
+    _LIBRARY.impl("checked", checked, _backend)
+_LIBRARY.impl("checked", _checked_meta_kernel, "Meta")
+
+
+def _checked_meta(
+    _sizes: Sizes, value: TensorMeta, _condition: TensorMeta, _message: str
+) -> TensorMeta:
+    """Shape rule of `checked`: the value, row-major."""
+    return TensorMeta(value.shape, contiguous_strides(value.shape), value.dtype, value.device)
+
+
 def _drawn_meta(
     _sizes: Sizes, seed: TensorMeta, _offset: int, size: Shape, *_: int, dtype: torch.dtype
 ) -> TensorMeta:
@@ -169,6 +210,7 @@ def _seed_meta(_sizes: Sizes, device: torch.device) -> TensorMeta:
     return TensorMeta((1,), (1,), torch.int64, device)
 
 
+RULES[torch.ops.primtorch.checked.default] = _checked_meta
 RULES[torch.ops.primtorch.draw_seed.default] = _seed_meta
 for _operator in (
     torch.ops.primtorch.philox_uniform.default,

@@ -271,6 +271,7 @@ MEANINGS: Final[dict[str, str]] = {
     "_local_scalar_dense": "the one element as a Python number",
     "equal": "whether shapes and all elements agree",
     # random numbers by counter
+    "primtorch.checked": "the value, or a RuntimeError with the message where a condition fails",
     "primtorch.draw_seed": "an int64 seed from the device's default generator",
     "primtorch.philox_uniform": "uniform in [0, 1), a function of seed, offset and position",
     "primtorch.philox_normal": "standard normal, likewise",

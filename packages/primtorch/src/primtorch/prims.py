@@ -423,6 +423,13 @@ FAMILIES: tuple[Family, ...] = (
     ),
     Family("read", "a Python number", "Python's", "none", ("_local_scalar_dense", "equal")),
     Family(
+        "checked at run time",
+        "the value's, row-major",
+        "the value's",
+        "none",
+        ("primtorch.checked",),
+    ),
+    Family(
         "random numbers by counter",
         "as asked, row-major, on the seed's device",
         "as asked",

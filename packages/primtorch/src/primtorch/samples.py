@@ -225,6 +225,9 @@ _MAKERS: dict[str, Maker] = {
     "aten.max_pool2d_with_indices.default": _pools,
     "aten.avg_pool2d.default": _pools,
     "aten._adaptive_avg_pool2d.default": lambda v: [((v.tensor(2, 3, 8, 6), [2, 3]), {})],
+    "primtorch.checked.default": lambda v: [
+        ((v.tensor(3, 4).t(), torch.ones(2, dtype=torch.bool), "never said"), {})
+    ],
     "primtorch.philox_uniform.default": _random,
     "primtorch.philox_normal.default": _random,
     "primtorch.philox_randint.default": lambda v: [

@@ -189,6 +189,10 @@ vendor(
     ),
 )
 vendor(
+    "a condition on numbers is for the host to look at",
+    *([torch.ops.primtorch.checked.default] if hasattr(torch.ops.primtorch, "checked") else []),
+)
+vendor(
     "one number from the default generator, in program order",
     *([torch.ops.primtorch.draw_seed.default] if hasattr(torch.ops.primtorch, "draw_seed") else []),
 )

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from primtorch.decompositions.reading import number
 from primtorch.promotion import cast, computation_dtype, result_dtype
 from primtorch.registry import decomposes
 
@@ -360,6 +359,7 @@ def multinomial(
     if generator is not None:
         return NotImplemented
     _check_multinomial(self, num_samples, replacement)
+    self = _checked_probabilities(self)
     vector = self.dim() == 1
     weights = cast(self, computation_dtype(self.dtype))
     weights = aten.unsqueeze.default(weights, 0) if vector else weights
@@ -385,15 +385,17 @@ def _check_multinomial(self: Tensor, num_samples: int, replacement: bool) -> Non
         raise RuntimeError(
             "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
         )
+
+
+def _checked_probabilities(self: Tensor) -> Tensor:
     if self.numel() == 0:
-        return
-    every = list(range(self.dim()))
-    low, high = number(aten.amin.default(self, every)), number(aten.amax.default(self, every))
-    if low is not None and high is not None and not (low >= 0 and high < math.inf):
-        raise RuntimeError("probability tensor contains either `inf`, `nan` or element < 0")
-    total = aten.amin.default(aten.sum.dim_IntList(self, [-1]), list(range(self.dim() - 1)))
-    if number(total) == 0:
-        raise RuntimeError("invalid multinomial distribution (sum of probabilities <= 0)")
+        return self
+    usable = aten.logical_and.default(aten.ge.Scalar(self, 0), aten.lt.Scalar(self, math.inf))
+    unusable = "probability tensor contains either `inf`, `nan` or element < 0"
+    self = torch.ops.primtorch.checked.default(self, usable, unusable)
+    possible = aten.gt.Scalar(aten.sum.dim_IntList(self, [-1]), 0)
+    impossible = "invalid multinomial distribution (sum of probabilities <= 0)"
+    return torch.ops.primtorch.checked.default(self, possible, impossible)
 
 
 def _drawn_again(weights: Tensor, count: int) -> Tensor:

@@ -121,6 +121,12 @@ def _embedding_bag(
         return _no_bags(weight, indices, mode, 0 if unmapped else indices.shape[0])
     starts = aten.slice.Tensor(offsets, 0, 0, count)
     bag = _bags(indices, starts)
+    inside = aten.logical_and.default(
+        aten.ge.Scalar(indices, 0), aten.lt.Scalar(indices, weight.shape[0])
+    )
+    indices = torch.ops.primtorch.checked.default(
+        indices, inside, "an index of input is not in the valid range of rows"
+    )
     rows = cast(aten.index_select.default(weight, 0, indices), computation_dtype(weight.dtype))
     used = None if padding_idx < 0 else aten.ne.Scalar(indices, padding_idx)
     if per_sample_weights is not None:
