@@ -40,6 +40,19 @@ TEST_TOOLS = (
 DOCUMENT_TOOLS = ("mkdocs", "mkdocs-material", "mkdocstrings", "mkdocstrings-python")
 BUILD_TOOLS = ("hatchling", "editables", "setuptools")
 
+
+def _pyenv_interpreters(*versions: str) -> None:
+    """Lets nox find what pyenv has installed: its shims are no interpreters unless a version is chosen."""
+    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    for version in versions:
+        found = sorted(root.glob(f"{version}.*/bin/python{version}"))
+        if found:
+            os.environ["PATH"] = f"{found[-1].parent}{os.pathsep}{os.environ['PATH']}"
+
+
+OTHER_PYTHONS = ("3.12", "3.13")
+_pyenv_interpreters(*OTHER_PYTHONS)
+
 nox.options.sessions = [
     "lint", "types", "contracts", "interpreters", "tests", "e2e", "quick_models", "docs", "build",
     "total",
@@ -187,7 +200,7 @@ def interpreters(session: nox.Session) -> None:
     _pytest(session, "packages/dynamo/tests/bytecode", *session.posargs)
 
 
-@nox.session(python=["3.12", "3.13"])
+@nox.session(python=list(OTHER_PYTHONS))
 def pythons(session: nox.Session) -> None:
     """The tests of dynamo on the other Pythons, with torch; each brings a base of its own (minutes)."""
     allowed = _declared("dynamo")

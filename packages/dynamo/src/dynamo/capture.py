@@ -47,6 +47,7 @@ from dynamo.machine.interpreter import Machine
 from dynamo.source import ArraySource, FunctionSource, LocalSource
 from dynamo.stored.entry import Material
 from dynamo.values import locks, regions
+from dynamo.values.modules import runs_packed
 from dynamo.values.session import Session, runs_in_python
 from dynamo.values.tensor_subclasses import outer_modes
 
@@ -130,6 +131,8 @@ def capture(request: Request) -> Captured:
                 code.co_firstlineno,
             )
         raise SkipFrame(why)
+    if runs_packed(request.function, request.arguments):
+        raise SkipFrame("a recurrent layer on packed sequences runs as it is")
     breaks: dict[int, tuple[BreakReason, str]] = {}
     for _ in range(_ATTEMPTS):
         try:

@@ -10,7 +10,9 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.utils.rnn import PackedSequence
 
+from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
 from dynamo.values import attributes
 from dynamo.values.session import runs_in_python
@@ -18,11 +20,14 @@ from dynamo.values.session import runs_in_python
 if TYPE_CHECKING:
     from dynamo.machine.interpreter import Machine
 
-__all__ = ["call_module"]
+__all__ = ["call_module", "runs_packed"]
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _module_call = torch.nn.Module.__call__
 _call_impl = torch.nn.Module._call_impl
+_RECURRENT = frozenset(
+    layer.forward.__code__ for layer in (torch.nn.RNN, torch.nn.LSTM, torch.nn.GRU)
+)
 _GLOBAL_HOOKS = (
     "_global_forward_hooks",
     "_global_forward_pre_hooks",
@@ -43,6 +48,11 @@ def call_module(
     from dynamo.values import calls
 
     cls = type(module)
+    if isinstance(module, torch.nn.RNNBase) and args and isinstance(args[0], PackedSequence):
+        raise GraphBreak(
+            BreakReason.DATA_DEPENDENT_SHAPE,
+            f"{cls.__qualname__} reads from data how many packed sequences there are",
+        )
     method: Any = attributes.class_attribute(cls, "__call__")
     if method is not _module_call:
         machine.session.guard_class_attribute(cls, "__call__", method)
@@ -98,6 +108,11 @@ def call_hooked(
                 module_path=path,
             )
     return calls.call(machine, forward, args, kwargs, resumable=resumable)
+
+
+def runs_packed(function: types.FunctionType, arguments: tuple[Any, ...]) -> bool:
+    """Whether a frame is a recurrent layer's on packed sequences: it asks for data at each step."""
+    return function.__code__ in _RECURRENT and isinstance(arguments[1], PackedSequence)
 
 
 def _path(machine: Machine, module: torch.nn.Module) -> str | None:
