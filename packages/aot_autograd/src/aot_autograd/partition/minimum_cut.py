@@ -211,12 +211,18 @@ class _Problem:
         return best if self.occupied(best) <= self.occupied(full) else full
 
 
+def _memory_of(node: fx.Node) -> fx.Node:
+    """What a view shows; anything else itself."""
+    while node.op == "call_function" and kind_of(node) == "view" and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node
+
+
 def _more_read(node: fx.Node, written: set[fx.Node]) -> float:
     """Bytes of a value's large operands in memory beyond the value's own."""
     own = saved_bytes(node.meta["val"])
-    sizes = [
-        saved_bytes(source.meta["val"]) for source in node.all_input_nodes if source in written
-    ]
+    sources = map(_memory_of, node.all_input_nodes)
+    sizes = [saved_bytes(source.meta["val"]) for source in sources if source in written]
     large = [size for size in sizes if 2 * size >= own]
     return max(0.0, sum(large) - own) if len(large) > 1 else 0.0
 

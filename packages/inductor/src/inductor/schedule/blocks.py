@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from inductor.ir.index import outer_symbols, product
+from inductor.analysis.affine import coefficient
+from inductor.ir.index import inner_symbols, outer_symbols, product
 from primtorch.symbolic import bounds, free_symbols
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ LONGEST_ROW = 16384
 
 SHORTEST_SIDE = 16
 """Of a transposition that is walked in square tiles."""
+
+FEWEST_ACCESSES = 4
+"""Loads and stores up to which a thread takes sixteen points: their arithmetic overlaps, registers are left."""
+
+TRANSPOSED_ROWS = 16
+"""Rows that a program takes at once where an operand lies across them: 32 bytes of a half type."""
 
 MULTIPROCESSORS = 132
 """Of the cards that the constants were measured on; a smaller card runs more waves, the result is
@@ -53,6 +60,11 @@ class Blocks:
     stages: int
     programs: int
 
+    @property
+    def adds_rows(self) -> bool:
+        """Whether column sums are carried as one row, because as many rows as the tile has fill the registers."""
+        return self.outer > 1 and self.outer * self.inner > LONGEST_ROW // 2
+
 
 def _power_of_two(value: int) -> int:
     return 1 << max(value - 1, 0).bit_length()
@@ -80,7 +92,27 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     if row is None or row > LONGEST_ROW:
         # few rows in flight, so that what a later sweep reads again is still in the cache
         return Blocks("looped", 1, 8192, 1, 32, 1, 0)
+    if _reads_across_rows(kernel) and _power_of_two(row) * TRANSPOSED_ROWS <= LONGEST_ROW:
+        programs = min(4 * MULTIPROCESSORS, -(-(points or 1 << 20) // TRANSPOSED_ROWS))
+        inner = _power_of_two(row)
+        warps = 16 if inner > 512 else 8
+        return Blocks(
+            "persistent", TRANSPOSED_ROWS, inner, 1, warps, 1, programs if accumulates else 0
+        )
     return _rows(points, row, accumulates)
+
+
+def _reads_across_rows(kernel: Kernel) -> bool:
+    """Whether some large operand lies the other way round: neighbours in memory are of different rows."""
+    outer, inner = outer_symbols(kernel.body.ranges), inner_symbols(kernel.body.reduction_ranges)
+    if not outer:
+        return False
+    return any(
+        coefficient(operation.index, outer[-1]) == 1
+        and coefficient(operation.index, inner[-1]) not in (0, 1)
+        for _, operation, stage in kernel.body.operations()
+        if stage.level == "inner" and operation.buffer is not None and operation.index is not None
+    )
 
 
 def _only_reduces_one_row(kernel: Kernel) -> bool:
@@ -109,9 +141,14 @@ def _points(kernel: Kernel, points: int | None) -> Blocks:
         return Blocks("points", 32, 1, 32, 4, 1, 0)
     size = 1024
     if points is not None:
-        size = 1024 if points > 4_000_000 else 512 if points > 500_000 else 256
+        few = _accesses(kernel) <= FEWEST_ACCESSES
+        size = (2048 if few else 1024) if points > 4_000_000 else 512 if points > 500_000 else 256
         size = min(size, max(_power_of_two(points), 32))
     return Blocks("points", size, 1, 1, 4 if size >= 256 else max(size // 64, 1), 1, 0)
+
+
+def _accesses(kernel: Kernel) -> int:
+    return sum(operation.buffer is not None for _, operation, _ in kernel.body.operations())
 
 
 def _fills_tiles(kernel: Kernel) -> bool:

@@ -28,7 +28,7 @@ from inductor.schedule.groups import (
 from inductor.schedule.unite import unite
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from inductor.ir.nodes import Graph
     from inductor.ir.operations import Size
@@ -50,6 +50,8 @@ class Fusion:
     ancestors: list[int] = field(default_factory=list)
     writers: dict[str, list[int]] = field(default_factory=dict)
     readers: dict[str, list[int]] = field(default_factory=dict)
+    awaited: set[str] = field(default_factory=set)
+    """Buffers that nobody but later loops reads: with them they are neither written nor read again."""
     small: dict[tuple[Size, ...], int] = field(default_factory=dict)
     """The first group that began with a pointwise node, by its loops."""
     for_gpu: bool = False
@@ -89,7 +91,7 @@ def _checks(node: LoopNode) -> bool:
 def fuse(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Fusion:
     """Group the live nodes of a graph; `for_gpu` takes all devices for GPUs."""
     nodes = live_nodes(graph)
-    fusion = Fusion(for_gpu=for_gpu)
+    fusion = Fusion(for_gpu=for_gpu, awaited=_awaited(graph, nodes))
     writer_count: dict[str, int] = {}
     for node in nodes:
         for buffer in node.writes:
@@ -150,6 +152,21 @@ def _column_sums_last(
     return [node for node in nodes if node.name not in late] + [
         node for node in nodes if node.name in late
     ]
+
+
+def _awaited(graph: Graph, nodes: Sequence[LoopNode | OperatorCall]) -> set[str]:
+    """What only loops read that walk over it, and nobody outside."""
+    found = {buffer for node in nodes if isinstance(node, LoopNode) for buffer in node.reads}
+    found.difference_update(value.buffer for value in graph.outputs if isinstance(value, View))
+    for node in nodes:
+        if isinstance(node, OperatorCall) or node.kind == "scatter":
+            found -= node.reads
+    return found
+
+
+def _waits(fusion: Fusion, node: LoopNode) -> bool:
+    """Whether a node had better join what reads it than a reduction that happens to read the same operands."""
+    return node.kind == "pointwise" and fusion.awaited.issuperset(node.writes)
 
 
 def _unite_producers(
@@ -236,8 +253,11 @@ def _choose(
             continue
         last = item.members[-1].info.node.name
         reason = _refusal(fusion, item, number, dependencies, writer_count, node)
-        if reason is None and number not in vertical and saved * SHARED_FRACTION < traffic:
-            reason = f"shares only {saved} of {traffic} bytes"
+        if reason is None and number not in vertical:
+            if saved * SHARED_FRACTION < traffic:
+                reason = f"shares only {saved} of {traffic} bytes"
+            elif item.inner and _waits(fusion, node):
+                reason = "waits for its readers"
         fit: Fit | str = reason or joined(item, info)
         if isinstance(fit, str):
             fusion.notes.append(FusionNote(last, node.name, False, fit, 0))

@@ -10,6 +10,7 @@ from inductor import compile_fx
 from inductor.ir import OperatorCall
 from inductor.options import InductorOptions
 from inductor.pipeline import plan
+from inductor.schedule.blocks import choose_blocks
 
 aten = torch.ops.aten
 OPTIONS = InductorOptions(executor="triton_interpreter", strict=True, verify=True)
@@ -218,3 +219,29 @@ def test_erf_of_half_types_is_as_near_as_their_rounding():
         made, torch.erf(x.double()).half(), rtol=1e-3, atol=0, equal_nan=True
     )
     assert torch.equal(made.signbit()[:-1], x.signbit()[:-1])
+
+
+def test_rows_that_lie_across_memory_are_taken_several_at_once():
+    grad = torch.randn(4, 40, 600)
+    x = torch.randn(4, 600, 40)
+
+    def backward(call, grad, x):
+        turned = call(aten.permute.default, x, [0, 2, 1])
+        product = call(aten.mul.Tensor, grad, turned)
+        row = call(aten.sum.dim_IntList, product, [2], True)
+        result = call(aten.mul.Tensor, turned, row)
+        return [
+            call(aten.add.Tensor, result, grad),
+            call(aten.sum.dim_IntList, product, [0, 1]),
+        ]
+
+    program = plan(trace(backward, grad, x), OPTIONS)
+    (first, *_) = program.schedule.steps
+    blocks = choose_blocks(first)
+    assert (blocks.outer, blocks.adds_rows) == (16, True)
+    ours = compile_fx(trace(backward, grad, x), options=OPTIONS)([grad, x])
+    turned = x.transpose(1, 2)
+    product = grad * turned
+    expected = [turned * product.sum(2, keepdim=True) + grad, product.sum((0, 1))]
+    for mine, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)

@@ -194,7 +194,8 @@ class _Writer(Sweeps):
             self._open_inner(count, width)
         for column in self._columns:
             neutral = neutral_value(column.kind, column.dtype)
-            shape = f"[{block}, {width}]"
+            rows = 1 if self._blocks.adds_rows else block
+            shape = f"[{rows}, {width}]"
             self._emit(f"{column.name} = tl.full({shape}, {neutral}, {triton_type(column.dtype)})")
         self._emit(f"program = tl.program_id(0).to({self._index_type})")
         grid: Size

@@ -253,7 +253,10 @@ class Reductions(MemoryAccess):
         spread = self._spread(f"{value}.to({triton_type(dtype)})")
         if self._outer_mask is not None:
             spread = f"tl.where({self._outer_mask}, {spread}, {neutral})"
-        self._emit(f"{column.name} = prelude.{_COMBINE[kind]}({column.name}, {spread})")
+        combine = f"prelude.{_COMBINE[kind]}"
+        if self._blocks.adds_rows:
+            spread = f"tl.reduce({spread}, 0, {combine})[None, :]"
+        self._emit(f"{column.name} = {combine}({column.name}, {spread})")
         return ""
 
     def _finish_columns(self, count: Size) -> None:
@@ -261,6 +264,8 @@ class Reductions(MemoryAccess):
         for column in self._columns:
             pointer = self._parameters[column.buffer]
             place = f"{pointer} + program * {self._text(count)} + {self._text(column.index)}"
-            row = f"tl.reduce({column.name}, 0, prelude.{_COMBINE[column.kind]})[None, :]"
+            row = column.name
+            if not self._blocks.adds_rows:
+                row = f"tl.reduce({row}, 0, prelude.{_COMBINE[column.kind]})[None, :]"
             mask = f", {self._inner_mask}" if self._inner_mask else ""
             self._emit(f"tl.store({place} + tl.zeros_like(r), {row}{mask})")
