@@ -5,7 +5,8 @@
     sh ci/nox -s bench -- --report results.jsonl         the table of an earlier run
 
 Suites: calls (overhead of a call), cold (fresh processes, fresh caches), micro (single kernels), models
-(steady state), tracing (the joint graph, against make_fx). A row is
+(steady state), tracing (the joint graph, against make_fx), training, large_training (memory and time of a step of
+BERT-base, 8 x 512: 8 GB, a quarter of an hour). A row is
 written as soon as it is measured, so that an interrupted run loses one row only.
 """
 
@@ -25,6 +26,7 @@ SUITES = {
     "calls": calls.run,
     "capture": capture.run,
     "cold": cold.run,
+    "large_training": training.run_large,
     "micro": micro.run,
     "models": steady.run,
     "tracing": tracing.run,

@@ -5,6 +5,7 @@ with its own partitioner and compilers that do nothing, in turns in one process.
 that needs gradients, forward, against `torch.compile(backend="aot_eager")`. `memory`: bytes saved for the backward
 beyond parameters, eager's (each storage once) and ours at two budgets as the saved-tensor hooks of the same call see
 them; the peak of a step as PyTorch's own allocator tells the profiler, and what the partition predicted.
+The suite `large_training` is memory and time of 8 texts of 512 words.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from aot_autograd import (
 )
 from benchmarks.steady import sizes_of
 from benchmarks.tracing import captured
-from compile_api.demo.subjects import build_subject
+from compile_api.demo.subjects import Sizes, build_subject
 from dynamo import optimize
 from inductor import compile_fx
 from primtorch import decomposition_table
@@ -150,8 +151,9 @@ def peak_bytes(step: Callable[[], Any]) -> int:
     return peak
 
 
-def _memory_rows(request: Request) -> Iterator[dict[str, Any]]:
-    subject = build_subject("bert", sizes_of("bert", request))
+def _memory_rows(request: Request, sizes: Sizes, what: str) -> Iterator[dict[str, Any]]:
+    """Bytes saved and peaks, eager's and at each budget."""
+    subject = build_subject("bert", sizes)
     subject.module.train()
     inputs = subject.training_inputs or {}
 
@@ -159,10 +161,10 @@ def _memory_rows(request: Request) -> Iterator[dict[str, Any]]:
         return target(**inputs).loss
 
     def step(target: Any) -> None:
-        subject.module.zero_grad(set_to_none=True)
         forward(target).backward()
+        subject.module.zero_grad(set_to_none=True)
 
-    row: dict[str, Any] = {"name": "memory of bert, eager"}
+    row: dict[str, Any] = {"name": f"{what}, eager"}
     step(subject.module)
     eager = saved_bytes(lambda: forward(subject.module), subject.module)
     row["saved_mb"] = round(eager / 1e6, 2)
@@ -175,7 +177,7 @@ def _memory_rows(request: Request) -> Iterator[dict[str, Any]]:
         saved = saved_bytes(lambda target=target: forward(target), subject.module)
         predicted = predicted_memory(cuts[0])
         yield {
-            "name": f"memory of bert, budget {budget}",
+            "name": f"{what}, budget {budget}",
             "saved_mb": round(saved / 1e6, 2),
             "saved_by_eager": round(saved / eager, 3),
             "predicted_saved_mb": round(predicted.saved / 1e6, 2),
@@ -215,4 +217,44 @@ def run(request: Request) -> Iterator[dict[str, Any]]:
         if request.only in name:
             yield {"name": name, **measure(request)}
     if request.only in "memory of bert":
-        yield from _memory_rows(request)
+        yield from _memory_rows(request, sizes_of("bert", request), "memory of bert")
+
+
+def run_large(request: Request) -> Iterator[dict[str, Any]]:
+    """BERT-base of 8 texts of 512 words (`--small`: 2 layers, 4 of 256), 8 GB and a minute a step: memory, time."""
+    sizes = Sizes(batch=8, length=512)
+    if request.small:
+        sizes = Sizes(batch=4, length=256, layers=2, hidden=256)
+    yield from _memory_rows(request, sizes, f"bert {sizes.batch} x {sizes.length}")
+    yield _time_row(request, sizes)
+
+
+def _time_row(request: Request, sizes: Sizes) -> dict[str, Any]:
+    """Seconds of a step in turns, the median of each: eager, ours at budget 1.0, torch.compile where asked for."""
+    import compile_api
+
+    subject = build_subject("bert", sizes)
+    subject.module.train()
+    inputs = subject.training_inputs or {}
+    systems: dict[str, Any] = {"eager": subject.module, "ours": compile_api.compile(subject.module)}
+    if request.compare == "torch":
+        systems["torch"] = torch.compile(subject.module)
+
+    def step(target: Any) -> float:
+        subject.module.zero_grad(set_to_none=True)
+        start = time.perf_counter()
+        target(**inputs).loss.backward()
+        return time.perf_counter() - start
+
+    for target in systems.values():
+        step(target)
+        step(target)
+    rounds = 3 if request.small else min(request.rounds, 7)
+    samples: dict[str, list[float]] = {system: [] for system in systems}
+    for _ in range(rounds):
+        for system, target in systems.items():
+            samples[system].append(step(target))
+    row: dict[str, Any] = {"name": f"bert {sizes.batch} x {sizes.length}, time of a step"}
+    for system, values in samples.items():
+        row[f"{system}_s"] = round(statistics.median(values), 4)
+    return row
