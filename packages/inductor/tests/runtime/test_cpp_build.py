@@ -211,7 +211,7 @@ def test_kernels_run_in_a_forked_child(tmp_path):
         from array import array
         from pathlib import Path
         from inductor.runtime.cpp_build import KernelLibrary, KernelSource
-        from inductor.runtime.launch import Opcode, Result, conform, native_launcher
+        from inductor.runtime.launch import Opcode, Result, conform, native_launcher, reserve
         from inductor.runtime.settings import BuildSettings
         torch.set_num_threads(2)
         library = KernelLibrary(BuildSettings(cache_directory=Path({str(tmp_path)!r})))
@@ -222,7 +222,8 @@ def test_kernels_run_in_a_forked_child(tmp_path):
         code = [Opcode.TENSOR_INPUT, 0, 0, Opcode.BEGIN, Opcode.KERNEL, address, 0, 1, 0, 0]
         code += [Opcode.RETURN, 1, Result.NONE]
         call = native.launcher(code=array("q", code), registers=array("q", [1 << 40]), slots=1, inputs=1,
-                               objects=(), recover=None, conform=conform, threshold=1, keep=False)
+                               objects=(), recover=None, conform=conform, reserve=reserve,
+                               threshold=1, keep=False)
         seen = torch.zeros(1, dtype=torch.uint8)
         call([seen])
         assert seen.item() == 2, seen
