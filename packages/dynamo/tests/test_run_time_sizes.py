@@ -100,3 +100,24 @@ def test_gradients_pass_through():
         found, expected = compiled(x, w), program(x, w)
         assert same(found, expected)
         assert same(torch.autograd.grad(found, w), torch.autograd.grad(expected, w))
+
+
+def test_a_bool_read_from_a_tensor_is_one_break_that_says_so():
+    """As a model asks once whether any token is special, and branches on the answer in every layer."""
+
+    def program(x, marks):
+        special = marks.flatten().any().item()
+        for _ in range(3):
+            x = x * 2 if special else x + 1
+        return x
+
+    breaks = []
+    compiled = dynamo.optimize(
+        "eager",
+        options=STRICT,
+        observer=lambda name, text: breaks.append(text) if name == "break" else None,
+    )(program)
+    for marks in (torch.zeros(4), torch.ones(4)):
+        assert same(compiled(X, marks > 0), program(X, marks > 0))
+    assert len(breaks) == 1
+    assert "a bool is read from a tensor; capture_scalar_outputs is for integers" in breaks[0]

@@ -284,7 +284,11 @@ class Recorder:
     def _read_number(self, value: Any) -> Any:
         kind = value.dtype
         if kind is torch.bool or kind.is_complex:
-            raise GraphBreak(BreakReason.DATA_DEPENDENT_VALUE, f"a {kind} is read from a tensor")
+            name = str(kind).removeprefix("torch.")
+            raise GraphBreak(
+                BreakReason.DATA_DEPENDENT_VALUE,
+                f"a {name} is read from a tensor; capture_scalar_outputs is for integers and floats",
+            )
         assert self.sizes is not None, "asked by who has looked"
         node = self.new_node(torch.Tensor.item, (self.node_of(value),), {})
         node.meta["val"] = number = self.sizes.new_number(node, real=kind.is_floating_point)
