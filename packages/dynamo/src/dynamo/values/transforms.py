@@ -228,17 +228,11 @@ def _vmap(
     inputs: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    leaves, spec = _flat(machine, inputs)
-    dims = _dimensions(machine, options.get("in_dims", 0), inputs)
-    out_dims = options.get("out_dims", 0)
+    leaves, spec, dims = _mapped(machine, options, inputs)
+    places = [i for i, dim in enumerate(dims) if dim is not None]
     if _flat(machine, kwargs)[0]:
         refuse(machine, "this form of torch.func.vmap is not captured")
-    places = [i for i, dim in enumerate(dims) if dim is not None]
-    if not places or any(
-        type(leaves[i]) is not FakeTensor or not -leaves[i].dim() <= dims[i] < leaves[i].dim()
-        for i in places
-    ):
-        refuse(machine, "torch.func.vmap maps something other than a dimension of a tensor")
+    out_dims = options.get("out_dims", 0)
     mapped = list(leaves)
     for i in places:
         mapped[i] = like(leaves[i], dims[i])
@@ -253,6 +247,20 @@ def _vmap(
     if randomness != "error":
         settings["randomness"] = randomness
     return pytree.tree_unflatten(finish(machine, body, "vmap", tuple(found), settings), result_spec)
+
+
+def _mapped(
+    machine: Machine, options: dict[str, Any], inputs: tuple[Any, ...]
+) -> tuple[list[Any], Any, list[Any]]:
+    """The arguments' leaves, their structure, and the dimension of each leaf that is mapped, or None."""
+    leaves, spec = _flat(machine, inputs)
+    dims = _dimensions(machine, options.get("in_dims", 0), inputs)
+    found = [(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
+    if not found or any(
+        type(leaf) is not FakeTensor or not -leaf.dim() <= dim < leaf.dim() for leaf, dim in found
+    ):
+        refuse(machine, "torch.func.vmap maps something other than a dimension of a tensor")
+    return leaves, spec, dims
 
 
 def _dimensions(machine: Machine, in_dims: Any, inputs: tuple[Any, ...]) -> list[int | None]:
@@ -285,11 +293,8 @@ def _in_chunks(
     kwargs: dict[str, Any],
 ) -> Any:
     """`vmap(chunk_size=)`: so many at a time, the results one after another."""
-    leaves, spec = _flat(machine, inputs)
-    dims = _dimensions(machine, options.get("in_dims", 0), inputs)
+    leaves, spec, dims = _mapped(machine, options, inputs)
     mapped = [(leaf, dim) for leaf, dim in zip(leaves, dims, strict=True) if dim is not None]
-    if not mapped or any(type(leaf) is not FakeTensor for leaf, _ in mapped):
-        refuse(machine, "torch.func.vmap maps something other than a dimension of a tensor")
     if options.get("randomness") == "same":  # it puts the generator back before each chunk
         refuse(
             machine, "torch.func.vmap with the same random numbers in each chunk is not captured"
