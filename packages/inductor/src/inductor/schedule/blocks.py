@@ -95,10 +95,7 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     if _reads_across_rows(kernel) and _power_of_two(row) * TRANSPOSED_ROWS <= LONGEST_ROW:
         programs = min(4 * MULTIPROCESSORS, -(-(points or 1 << 20) // TRANSPOSED_ROWS))
         inner = _power_of_two(row)
-        warps = 16 if inner > 512 else 8
-        return Blocks(
-            "persistent", TRANSPOSED_ROWS, inner, 1, warps, 1, programs if accumulates else 0
-        )
+        return Blocks("persistent", TRANSPOSED_ROWS, inner, 1, 8, 1, programs if accumulates else 0)
     return _rows(points, row, accumulates)
 
 
