@@ -138,11 +138,15 @@ class TestOnACard:
         "function", [histogram, running_sum, enlarged], ids=lambda f: f.__name__
     )
     def test_what_eager_refuses_is_refused(self, function, ordered):
-        def run(call):
-            x = torch.randn(8, 8, device="cuda", requires_grad=True)
-            call(x).sum().backward()
+        """Which operators these are differs between versions of torch."""
 
-        with pytest.raises(RuntimeError, match="deterministic"):
-            run(function)
-        with pytest.raises(RuntimeError, match="deterministic"):
-            run(compile_api.compile(function))
+        def refused(call):
+            x = torch.randn(8, 8, device="cuda", requires_grad=True)
+            try:
+                call(x).sum().backward()
+            except RuntimeError as error:
+                assert "deterministic" in str(error)  # noqa: PT017 - eager may raise nothing
+                return True
+            return False
+
+        assert refused(compile_api.compile(function)) == refused(function)

@@ -53,12 +53,26 @@ class StandIn:
         self.cuThreadExchangeStreamCaptureMode = ctypes.CFUNCTYPE(ctypes.c_int, _POINTER)(
             self._exchange
         )
+        self.context = True  # whether the calling thread has one
+        self.cuDevicePrimaryCtxRetain = ctypes.CFUNCTYPE(ctypes.c_int, _POINTER, ctypes.c_int)(
+            self._retain
+        )
+        self.cuCtxSetCurrent = ctypes.CFUNCTYPE(ctypes.c_int, _POINTER)(self._make_current)
         shape = [_POINTER, *[_WORD] * 7, _POINTER, ctypes.POINTER(_POINTER), _POINTER]
         self.cuLaunchKernel = ctypes.CFUNCTYPE(ctypes.c_int, *shape)(self._launch)
 
     def _exchange(self, mode):
         place = ctypes.cast(mode, ctypes.POINTER(ctypes.c_int))
         place[0], self.mode = self.mode, place[0]
+        return 0
+
+    def _retain(self, context, _device):
+        ctypes.cast(context, ctypes.POINTER(_POINTER))[0] = 7
+        return 0
+
+    def _make_current(self, context):
+        assert context == 7
+        self.context = True
         return 0
 
     def _load(self, module, content):
@@ -75,6 +89,8 @@ class StandIn:
         return 0
 
     def _launch(self, handle, grid, _y, _z, threads, _ty, _tz, shared, stream, arguments, _extra):
+        if not self.context:
+            return 201
         kernel, buffers = self.kernels[self.functions[handle]]
         self.launches.append((self.names[handle], grid, threads, shared, stream))
         count = len(kernel.arguments)

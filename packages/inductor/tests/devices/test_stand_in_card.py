@@ -40,6 +40,14 @@ def test_a_program_is_launched_on_the_current_stream(on_card, stand_in):
     assert all(threads % 32 == 0 and threads for _, _, threads, _, _ in stand_in.launches)
 
 
+def test_a_thread_without_a_context_takes_torchs(on_card, stand_in):
+    """As a thread of autograd in a process whose programs come from files."""
+    run = compile_fx(on_card(function, *INPUTS), options=OPTIONS)
+    stand_in.context = False
+    check(run(list(INPUTS)))
+    assert stand_in.context
+
+
 def test_a_kernel_that_the_driver_refuses_is_run_by_torch_between_launches(
     on_card, stand_in, caplog
 ):

@@ -209,8 +209,9 @@ def _direct_calls(names: DriverNames) -> frozenset[int]:
     from inductor.runtime.launch import DIRECT_CALLS
 
     try:
-        launch = open_driver(names).address(names.launch)
-        bits = _launch.set_up_gpu(gpu_library_path(), launch)
+        driver = open_driver(names)
+        functions = (names.launch, names.retain, names.make_current)
+        bits = _launch.set_up_gpu(gpu_library_path(), *map(driver.address, functions))
     except (RuntimeError, GpuDriverError) as error:
         raise BuildError(str(error)) from error
     return frozenset(kind for kind in DIRECT_CALLS.values() if bits >> kind & 1)

@@ -65,6 +65,8 @@ static struct {
   Status (*delete_guard)(Handle);
   Status (*view_dtype)(Handle, int32_t, Handle *);
   int (*launch)(void *, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void *, void **, void **);
+  int (*retain_context)(void **, int);
+  int (*make_current)(void *);
   Status (*mm_out)(Handle, Handle, Handle);
   Status (*bmm_out)(Handle, Handle, Handle);
   Status (*addmm_out)(Handle, Handle, Handle, Handle, double, double);
@@ -91,6 +93,7 @@ enum {
   OP_RELEASE,       /* count, slots.. */
   OP_RETURN         /* count, results.. */
 };
+enum { NO_CONTEXT = 201 }; /* the driver's code of an error */
 enum { DIRECT_NONE, DIRECT_MM, DIRECT_BMM, DIRECT_ADDMM, DIRECT_BADDBMM, DIRECT_FLASH, DIRECT_CONVOLUTION, DIRECT_LINEAR };
 enum { VALUE_OBJECT, VALUE_TENSOR, VALUE_REGISTER, VALUE_LIST, VALUE_FLOAT };
 enum { RESULT_NONE, RESULT_VIEW, RESULT_CLONE, RESULT_INTEGER, RESULT_FLOAT, RESULT_OBJECT };
@@ -603,6 +606,11 @@ static int launch_on_gpu(Frame *f, const int64_t *w, const int64_t **next) {
   arguments[count + numbers + 1] = &scratch;
   int code = gpu.launch(function, (unsigned)grid, 1, 1, (unsigned)w[2], 1, 1, (unsigned)w[3], f->stream, arguments, NULL);
   if (!code) return 0;
+  /* A thread of autograd that has not touched the card yet has no context; it takes the one that torch uses, for good. */
+  void *context = NULL;
+  if (code == NO_CONTEXT && !gpu.retain_context(&context, (int)f->self->device) && !gpu.make_current(context))
+    code = gpu.launch(function, (unsigned)grid, 1, 1, (unsigned)w[2], 1, 1, (unsigned)w[3], f->stream, arguments, NULL);
+  if (!code) return 0;
   hold(f);
   PyErr_Format(PyExc_RuntimeError, "the CUDA driver refused to launch a kernel (error %d)", code);
   return -1;
@@ -907,11 +915,11 @@ static PyObject *set_up(PyObject *module, PyObject *args) {
   return PyLong_FromLong(available);
 }
 
-/* set_up_gpu(libtorch_cuda, address of cuLaunchKernel): find what programs on a GPU need; direct functions as bits. */
+/* set_up_gpu(libtorch_cuda, addresses of cuLaunchKernel, cuDevicePrimaryCtxRetain, cuCtxSetCurrent): find what programs on a GPU need; direct functions as bits. */
 static PyObject *set_up_gpu(PyObject *module, PyObject *args) {
   const char *cuda;
-  unsigned long long address;
-  if (!PyArg_ParseTuple(args, "sK", &cuda, &address)) return NULL;
+  unsigned long long launch, retain, make_current;
+  if (!PyArg_ParseTuple(args, "sKKK", &cuda, &launch, &retain, &make_current)) return NULL;
   void *libraries[2] = {dlopen(cuda, RTLD_NOW | RTLD_NOLOAD), NULL};
   if (!libraries[0]) {
     PyErr_SetString(PyExc_RuntimeError, "torch's CUDA library is not loaded");
@@ -936,7 +944,9 @@ static PyObject *set_up_gpu(PyObject *module, PyObject *args) {
     }
     *(void **)wanted[k].field = symbol;
   }
-  *(void **)&gpu.launch = (void *)(uintptr_t)address;
+  *(void **)&gpu.launch = (void *)(uintptr_t)launch;
+  *(void **)&gpu.retain_context = (void *)(uintptr_t)retain;
+  *(void **)&gpu.make_current = (void *)(uintptr_t)make_current;
   int available = (gpu.mm_out != NULL) << DIRECT_MM | (gpu.bmm_out != NULL) << DIRECT_BMM |
                   (gpu.addmm_out != NULL) << DIRECT_ADDMM | (gpu.baddbmm_out != NULL) << DIRECT_BADDBMM |
                   (gpu.convolution != NULL) << DIRECT_CONVOLUTION;

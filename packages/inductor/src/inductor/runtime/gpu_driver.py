@@ -48,15 +48,19 @@ class DriverNames:
     launch: str
     error: str
     capture: str
+    retain: str
+    make_current: str
 
 
 CUDA = DriverNames(
     "CUDA", "libcuda.so.1", "cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute",
     "cuLaunchKernel", "cuGetErrorString", "cuThreadExchangeStreamCaptureMode",
+    "cuDevicePrimaryCtxRetain", "cuCtxSetCurrent",
 )  # fmt: skip
 HIP = DriverNames(
     "HIP", "libamdhip64.so", "hipModuleLoadData", "hipModuleGetFunction", "hipFuncSetAttribute",
     "hipModuleLaunchKernel", "hipDrvGetErrorString", "hipThreadExchangeStreamCaptureMode",
+    "hipDevicePrimaryCtxRetain", "hipCtxSetCurrent",
 )  # fmt: skip
 
 
