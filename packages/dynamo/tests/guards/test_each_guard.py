@@ -386,7 +386,13 @@ def same_outcome(compiled, function, args, kwargs, buffers):
         assert isinstance(found, torch.Tensor), found
         assert found.device == expected.device
         # a meta tensor among others makes eager leave memory uninitialised
-        weights = function.parameters() if isinstance(function, torch.nn.Module) else ()
+        cells = getattr(function, "__closure__", None) or ()
+        modules = [
+            value
+            for value in (function, *(cell.cell_contents for cell in cells))
+            if isinstance(value, torch.nn.Module)
+        ]
+        weights = [weight for module in modules for weight in module.parameters()]
         meta = any(value.device.type == "meta" for value in (expected, *weights))
         if not meta and torch.equal(expected, again):
             torch.testing.assert_close(found, expected, equal_nan=True)
