@@ -71,6 +71,9 @@ class Row:
     peer: Measured | None
     speedup: float
     interval: tuple[float, float]
+    over_peer: float | None = None
+    """The peer's time over ours, in pairs."""
+    over_peer_interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +215,8 @@ def _row(request: Request, subject: Subject, *, training: bool, tell: Callable[[
         peer=measured.get("peer"),
         speedup=paired.ratio("ours", "eager"),
         interval=paired.interval("ours", "eager"),
+        over_peer=paired.ratio("ours", "peer") if "peer" in systems else None,
+        over_peer_interval=paired.interval("ours", "peer") if "peer" in systems else None,
     )
 
 

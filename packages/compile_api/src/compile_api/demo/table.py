@@ -30,8 +30,15 @@ def _milliseconds(measured: Measured | None) -> str:
     return "" if measured is None else f"{measured.milliseconds:.1f}"
 
 
+def _ratio(value: float | None, interval: tuple[float, float] | None) -> str:
+    return (
+        ""
+        if value is None or interval is None
+        else f"{value:.2f} [{interval[0]:.2f}-{interval[1]:.2f}]"
+    )
+
+
 def _cells(row: Row) -> list[str]:
-    low, high = row.interval
     cells = [
         row.subject,
         f"{row.mode}, {row.size}",
@@ -41,19 +48,22 @@ def _cells(row: Row) -> list[str]:
         _seconds(row.ours),
         _milliseconds(row.eager),
         _milliseconds(row.ours),
-        f"{row.speedup:.2f} [{low:.2f}-{high:.2f}]",
+        _ratio(row.speedup, row.interval),
         _error(row.ours.output_error, row.eager.output_error),
         _error(row.ours.gradient_error, row.eager.gradient_error),
     ]
     if row.peer is not None:
-        cells += [_seconds(row.peer), _milliseconds(row.peer)]
+        over = _ratio(row.over_peer, row.over_peer_interval)
+        cells += [_seconds(row.peer), _milliseconds(row.peer), over]
     return cells
 
 
 def _heads(peer: str | None) -> list[str]:
     names = ["graphs", "breaks", "kernels", "cold s", "eager ms", "ours ms", "speed-up [95%]",
              "output err", "gradient err"]  # fmt: skip
-    return names if peer is None else [*names, f"{peer} cold s", f"{peer} ms"]
+    return (
+        names if peer is None else [*names, f"{peer} cold s", f"{peer} ms", f"{peer} / ours [95%]"]
+    )
 
 
 def _title(report: Report) -> str:
@@ -78,7 +88,7 @@ def _table(title: str, caption: str, heads: list[str], rows: list[list[str]]) ->
 
 
 def report_table(report: Report, peer: str | None = None) -> Table:
-    """Lays the report out; with a peer, two columns more."""
+    """Lays the report out; with a peer, three columns more."""
     rows = [_cells(row) for row in report.rows]
     return _table(_title(report), _CAPTION, _heads(peer), rows)
 
