@@ -136,3 +136,15 @@ def test_the_card_says_what_it_is(stand_in):
     found = gpu.CudaDevice().properties(0)
     assert (found.name, found.lanes, found.units) == ("stand-in", 32, 132)
     assert gpu.card_at(0).identity(0) == ("cuda", "90", 32)
+
+
+def test_a_large_result_on_a_card_lives_no_longer_than_it_is_read(on_card, stand_in):
+    """The backward of an image network ran out of the memory that eager takes: an arena lived as long as the call."""
+    x = torch.randn(1 << 10, 1 << 11)
+
+    def chain(x):
+        return torch.softmax(torch.softmax(x, 0).exp().t(), 0).sum(0)
+
+    (made,) = (run := compile_fx(on_card(chain, x), options=OPTIONS))([x])
+    torch.testing.assert_close(made, chain(x))
+    assert run.program.memory.arena_bytes < x.nbytes

@@ -68,9 +68,27 @@ def flat_length(buffer: Buffer) -> Size:
     return storage_length(buffer.shape, buffer.stride)
 
 
+def _unchanging(kind: str, dtype: torch.dtype) -> float:
+    """What a sum, a maximum or a minimum stays the same with."""
+    if kind == "sum":
+        return 0
+    if dtype is torch.bool:
+        return kind == "min"
+    if dtype.is_floating_point:
+        return -torch.inf if kind == "max" else torch.inf
+    limits = torch.iinfo(dtype)
+    return limits.min if kind == "max" else limits.max
+
+
 def run_by_torch(kernel: Kernel) -> CalledKernel:
     """The kernel run by torch's operators, over whole ranges at once: right and slow."""
     names = tuple(argument.buffer for argument in kernel.arguments)
+    # On a card each program leaves a row of partial sums: here the first holds all, the others what changes nothing.
+    sums = {
+        str(operation.buffer): str(operation.attribute)
+        for _, operation, _ in kernel.body.operations()
+        if operation.name == "accumulate" and kernel.device.type != "cpu"
+    }
     symbols = tuple(size for size in kernel.sizes if isinstance(size, Symbol))
     inputs = tuple(name for name, _ in kernel.scalars)
 
@@ -83,6 +101,8 @@ def run_by_torch(kernel: Kernel) -> CalledKernel:
             storages[row.name] = torch.empty(0, dtype=row.dtype, device=place)
         given = dict(zip(inputs, scalars, strict=True))
         with torch.no_grad():
+            for name, kind in sums.items():
+                storages[name].fill_(_unchanging(kind, storages[name].dtype))
             run_body(kernel.body, storages, known, given, lengths)
 
     return CalledKernel(kernel, run)

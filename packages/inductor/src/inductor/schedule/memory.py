@@ -1,7 +1,7 @@
 """Where each buffer lives: arena offsets by lifetime, in-place reuse, what is released when.
 
-Buffers that leave the graph, and large ones on a CPU, are tensors of their own, which live no longer than they are
-needed; everything else lies in one arena, which lives as long as the call, placed largest first at the lowest offset
+Buffers that leave the graph, and large ones, are tensors of their own, which live no longer than they are needed;
+everything else lies in one arena, which lives as long as the call, placed largest first at the lowest offset
 that is free during its whole life. A kernel may write over what it reads last, element by element: also over what a
 product, a convolution or attention made.
 """
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 ALIGNMENT = 64
 LARGE = 1 << 14
 """Bytes from which a buffer on a CPU is a tensor of its own: allocating it costs less than a tenth of writing it."""
+LARGE_ON_A_CARD = 1 << 22
+"""The same elsewhere, where the host allocates while the card writes."""
 
 aten = torch.ops.aten
 _FRESH = frozenset(
@@ -128,7 +130,7 @@ def _owners(graph: Graph, steps: Sequence[Step], first: Mapping[str, int]) -> _O
             places[name] = Place("operator")
         elif name in leaving or name in apart or buffer.device != main:
             places[name] = Place("output")
-        elif main.type == "cpu" and _is_large(buffer):
+        elif _is_large(buffer, LARGE if main.type == "cpu" else LARGE_ON_A_CARD):
             places[name] = Place("output")
             own.add(name)
         else:
@@ -142,10 +144,10 @@ def _owners(graph: Graph, steps: Sequence[Step], first: Mapping[str, int]) -> _O
     )
 
 
-def _is_large(buffer: Buffer) -> bool:
-    """Whether a buffer takes `LARGE` bytes, or as many as only the call tells."""
+def _is_large(buffer: Buffer, limit: int) -> bool:
+    """Whether a buffer takes `limit` bytes, or as many as only the call tells."""
     size = buffer_size(buffer)
-    return is_expression(size) or smallest(size) >= LARGE
+    return is_expression(size) or smallest(size) >= limit
 
 
 def _root(name: str, heir_of: Mapping[str, str]) -> str:
