@@ -7,9 +7,15 @@ from primtorch.coverage import coverage_report
 from primtorch.determinism import ORDER_DEPENDENT, deterministic
 from primtorch.prims import PRIMS, is_prim
 from primtorch.registry import decomposes
-from primtorch.tables import CORE_ATEN, DecompositionTable, decomposition_table
+from primtorch.tables import (
+    ATTENTION_KERNELS,
+    CORE_ATEN,
+    DecompositionTable,
+    decomposition_table,
+)
 
 __all__ = [
+    "ATTENTION_KERNELS",
     "CORE_ATEN",
     "ORDER_DEPENDENT",
     "PRIMS",

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from inductor.lowering.registry import vendor
-from primtorch.tables import ATTENTION_KERNELS
+from primtorch import ATTENTION_KERNELS
 
 aten = torch.ops.aten
 
