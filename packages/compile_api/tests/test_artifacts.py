@@ -148,6 +148,21 @@ def test_an_unchanged_program_is_restored(cache, captures):
     assert captures == ["f"]
 
 
+def test_a_call_of_torchs_other_libraries_is_restored(cache, captures):
+    """A large product may be oneDNN's."""
+    source = """
+import torch
+def f(x, w):
+    return torch.relu(x @ w.t())
+"""
+    x, w = torch.randn(9, 768), torch.randn(800, 768)
+    options = {"products": "onednn"}
+    for _ in range(2):
+        found = fresh(module_of(source).f, x, w, options=options)
+        torch.testing.assert_close(found, torch.relu(x @ w.t()), rtol=1e-4, atol=1e-4)
+    assert captures == ["f"]
+
+
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edited_program_is_captured_anew(cache, captures, edit):
     x = torch.linspace(-1, 1, 5)

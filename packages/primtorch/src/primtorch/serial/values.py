@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["Foreign", "NotStorable", "Reader", "Writer", "unpack"]
 
 _LARGEST_TENSOR = 1 << 22
-_NAMESPACES = frozenset({"aten", "prim", "prims", "primtorch"})
+_NAMESPACES = frozenset({"aten", "mkldnn", "prim", "prims", "primtorch"})
 _EXPRESSIONS: dict[str, type[Expression]] = {
     kind.__name__: kind for kind in (Symbol, Sum, Product, FloorDiv, Modulo, Maximum, Minimum)
 }
