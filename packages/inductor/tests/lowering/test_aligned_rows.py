@@ -7,6 +7,7 @@ from torch.fx import Graph, GraphModule
 from inductor import InductorOptions
 from inductor.ir import Kernel, OperatorCall
 from inductor.ir.execute import run_program
+from inductor.lowering import product as products
 from inductor.lowering.builder import Builder, aligned_rows
 from inductor.pipeline import plan
 from primtorch.fake import FakeTensor, ShapeContext, TensorMeta
@@ -34,8 +35,8 @@ def test_rows():
     assert aligned_rows((64, 30522), (1, 64), 30528) == (1, 64), "other layouts stay"
 
 
-def logits_graph(device=CUDA):
-    """Logits with a bias, returned, and their softmax consumed by another product."""
+def logits_graph(device=CUDA, *, consumed=True):
+    """Logits with a bias, returned, and their exponentials consumed by another product."""
     context = ShapeContext()
     graph = Graph()
 
@@ -54,6 +55,11 @@ def logits_graph(device=CUDA):
 
     tokens, weight, bias = value((64, 32)), value((32, 1001)), value((1001,))
     logits = call(aten.addmm.default, bias, tokens, weight)
+    if not consumed:
+        graph.output((call(aten.view.default, logits, [8, 8, 1001]),))
+        module = GraphModule(torch.nn.Module(), graph)
+        module.meta["wire"] = 1
+        return module
     scaled = call(aten.exp.default, logits)
     back = call(aten.mm.default, scaled, call(aten.t.default, weight))
     graph.output((logits, back))
@@ -89,6 +95,35 @@ def test_values_are_those_of_the_unpadded_products():
     torch.testing.assert_close(logits, expected, rtol=2e-2, atol=2e-2)
     assert logits.stride() == expected.stride()
     torch.testing.assert_close(back, expected.exp() @ weight.t(), rtol=5e-2, atol=5e-2)
+
+
+def test_large_results_that_leave_are_made_in_parts(monkeypatch):
+    """Else the padded result and the caller's stand in memory together."""
+    monkeypatch.setattr(products, "PART_BYTES", 20 * 2016)
+    monkeypatch.setattr("inductor.schedule.fusion.LONGEST_WAIT", 1000)
+    program = plan(logits_graph(consumed=False), InductorOptions(strict=True, verify=True))
+    calls = [step for step in program.schedule.steps if isinstance(step, OperatorCall)]
+    assert [call.args[0].shape for call in calls] == [(16, 32)] * 4
+    last_use = {name: at for at, names in enumerate(program.memory.release) for name in names}
+    for call in calls:
+        at = program.schedule.steps.index(call)
+        assert isinstance(program.schedule.steps[at + 1], Kernel), "copied at once"
+        assert last_use[call.outputs[0]] == at + 1
+    options = InductorOptions(strict=True, verify=True, executor="triton_interpreter")
+    program = plan(logits_graph(CPU, consumed=False), options)
+    tokens, weight = torch.randn(64, 32).to(BF16), (torch.randn(32, 1001) / 32).to(BF16)
+    bias = torch.randn(1001).to(BF16)
+    (logits,) = run_program(program, (tokens, weight, bias))
+    expected = torch.addmm(bias, tokens, weight).view(8, 8, 1001)
+    torch.testing.assert_close(logits, expected, rtol=2e-2, atol=2e-2)
+    assert logits.stride() == expected.stride()
+
+
+def test_what_another_operator_reads_is_made_whole(monkeypatch):
+    monkeypatch.setattr(products, "PART_BYTES", 20 * 2016)
+    program = plan(logits_graph(), InductorOptions(strict=True, verify=True))
+    calls = [step for step in program.schedule.steps if isinstance(step, OperatorCall)]
+    assert [call.args[0].shape[0] for call in calls] == [64, 64]
 
 
 def test_a_gradient_of_padded_logits_is_summed_into_rows_behind_which_there_is_room():

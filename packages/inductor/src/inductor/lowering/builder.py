@@ -74,6 +74,8 @@ class Builder:
         """Whether what hangs on the order of threads is left to the library."""
         self.depthwise = False
         """Whether a convolution of the graph has a filter of its own for each channel."""
+        self.leaves = False
+        """Whether the graph's caller gets what the current operator makes, and nothing else reads it."""
         self.buffers: dict[str, Buffer] = {}
         self.nodes: list[Node] = []
         self.fact: Any = None

@@ -146,6 +146,7 @@ def lower(
     result: Any = ()
     outputs = _output_nodes(nodes)
     visible = _visible(gm, nodes)
+    leaving = _leaving(nodes, visible)
     for node in nodes:
         builder.node = node
         match node.op:
@@ -154,6 +155,7 @@ def lower(
             case "get_attr":
                 environment[node] = _attribute(builder, gm, node, facts[node], constants)
             case "call_function":
+                builder.leaves = node in leaving
                 value = _call(builder, node, facts[node], environment, free=node not in visible)
                 environment[node] = value
                 if isinstance(value, Value):
@@ -203,6 +205,18 @@ def _visible(gm: GraphModule, nodes: list[Node]) -> set[Any]:
     """The outputs whose strides the graph's caller sees: all but tensors saved for the backward."""
     results = [item for node in nodes if node.op == "output" for item in node.args[0]]
     return set(results[: gm.meta.get("visible_outputs", len(results))])
+
+
+def _leaving(nodes: list[Node], visible: set[Any]) -> set[Node]:
+    """What nothing but the graph's caller reads, itself or through views."""
+    found: set[Node] = set()
+    for node in reversed(nodes):
+        readers = [user for user in node.users if user.op != "output"]
+        if (node in visible or readers) and all(
+            user.target in VIEWS and user in found for user in readers
+        ):
+            found.add(node)
+    return found
 
 
 def _output_nodes(nodes: list[Node]) -> set[Node]:

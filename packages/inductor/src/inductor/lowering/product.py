@@ -6,6 +6,8 @@ and every dimension to be one (a vocabulary of 30522 costs three times as much a
 rows; the operand that holds the columns is copied into a padded buffer (a thousandth of the product's work). What the
 padding computes is never read; the dimension that is summed over is filled up with zeros. A bias is then added by the
 kernel that reads the result, because the library's product with a bias in its epilogue writes contiguous results only.
+A large padded result that leaves the graph is made in parts of rows, each copied into the tensor that the caller gets,
+so that the two never stand in memory together.
 """
 
 from __future__ import annotations
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from inductor.lowering.builder import Builder
 
 aten = torch.ops.aten
+PART_BYTES = 1 << 26
+"""Bytes of a part of a padded result that leaves the graph: large enough to keep a card's library at its speed."""
+MOST_PARTS = 16
+"""Each part's copy is a kernel of its own."""
 _REASON = VENDOR.pop(aten.addmm.default)
 del VENDOR[aten.mm.default]
 
@@ -35,12 +41,17 @@ del VENDOR[aten.mm.default]
 @lowers(aten.mm.default)
 def mm(builder: Builder, left: Value, right: Value) -> Any:
     """`left @ right`."""
-    fact = builder.fact
-    assert isinstance(fact, TensorFact)
     if prefers_linear(builder, left, right):
         made = linear(builder, left, right, None)
         if made is not None:
             return made
+    return _product(builder, left, right, None)
+
+
+def _product(builder: Builder, left: Value, right: Value, bias: Value | None) -> Any:
+    """The product in padded memory where that is faster, then the bias."""
+    fact = builder.fact
+    assert isinstance(fact, TensorFact)
     rows, columns = fact.shape
     depth = left.shape[1]
     wide = builder.padded(columns, fact.dtype, fact.device)
@@ -59,11 +70,53 @@ def mm(builder: Builder, left: Value, right: Value) -> Any:
     second = builder.realize(right)
     if (deep, wide) != (depth, columns):
         second = _enlarged(builder, right, deep, wide)
-    builder.fact = replace(fact, shape=(tall, wide), stride=(wide, 1))
+    if builder.leaves and wide != columns:
+        length = _part_length(rows, wide, fact.dtype)
+        if length is not None:
+            return _in_parts(builder, replace(first, shape=(rows, deep)), second, bias, length)
+    product = _window_of_product(builder, first, second, fact)
+    return product if bias is None else elementwise(builder, (product, bias), _add)
+
+
+def _window_of_product(builder: Builder, first: View, second: View, fact: TensorFact) -> Value:
+    """The part that `fact` describes of a product whose operands were enlarged."""
+    wide = second.shape[1]
+    builder.fact = replace(fact, shape=(first.shape[0], wide), stride=(wide, 1))
     product = builder.call("vendor", aten.mm.default, (first, second), {}, _REASON)
     builder.fact = fact
     window = View(product.view.buffer, fact.shape, (wide, 1), 0, fact.dtype)
     return Value(fact.shape, fact.dtype, fact.device, window, stride=window.stride)
+
+
+def _part_length(rows: Size, wide: Size, dtype: torch.dtype) -> int | None:
+    """Rows of a part, a power of two; None for a result that is not worth parting."""
+    if not isinstance(rows, int) or not isinstance(wide, int):
+        return None
+    length = 1 << max(PART_BYTES // (wide * dtype.itemsize), 1).bit_length() - 1
+    while length * MOST_PARTS < rows:
+        length *= 2
+    return length if 2 * length <= rows else None
+
+
+def _in_parts(
+    builder: Builder, first: View, second: View, bias: Value | None, length: int
+) -> Value:
+    """The product of `length` rows at a time, each copied into the result before the next is made."""
+    fact = builder.fact
+    rows, columns = fact.shape
+    result = builder.buffer(fact.shape, fact.stride, fact.dtype, fact.device)
+    for start in range(0, rows, length):
+        count = min(length, rows - start)
+        part = replace(fact, shape=(count, columns), stride=(columns, 1))
+        offset = first.offset + start * first.stride[0]
+        operand = replace(first, shape=(count, first.shape[1]), offset=offset)
+        value = _window_of_product(builder, operand, second, part)
+        if bias is not None:
+            value = elementwise(builder, (value, bias), _add)
+        place = start * result.stride[0]
+        builder.store(value, View(result.name, part.shape, result.stride, place, fact.dtype))
+    builder.fact = fact
+    return builder.stored(result)
 
 
 @lowers(aten.addmm.default)
@@ -87,8 +140,7 @@ def addmm(builder: Builder, bias: Value, left: Value, right: Value, **scales: An
     )
     if not plain or fits:
         return builder.call("vendor", aten.addmm.default, (bias, left, right), scales, _REASON)
-    product = mm(builder, left, right)
-    return elementwise(builder, (product, bias), _add)
+    return _product(builder, left, right, bias)
 
 
 def _deepened(builder: Builder, left: Value, deep: Size) -> View:

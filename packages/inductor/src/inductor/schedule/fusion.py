@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 MOST_MEMBERS = 64
 MOST_CANDIDATES = 64
 SMALL_BYTES = 4096
+LONGEST_WAIT = 1 << 25
+"""Bytes that a piece of a concatenation moves up to which it waits for pieces that are made later."""
 SHARED_FRACTION = 4
 """Operands that both only read must make up a fourth of the node's traffic to fuse for them alone.
 """
@@ -245,7 +247,7 @@ def _choose(
         for number in fusion.readers.get(buffer, ())[-MOST_CANDIDATES:]:
             candidates[number] = candidates.get(number, 0) + size
     traffic = sum(sizes[buffer] for buffer in node.reads | node.writes)
-    beside = _beside(fusion, node, traffic)
+    beside = _beside(fusion, node, traffic, dependencies)
     order = sorted(candidates.items(), key=lambda pair: (-pair[1], -pair[0]))
     for number, saved in order:
         item = fusion.items[number]
@@ -279,13 +281,15 @@ def _choose(
     return None
 
 
-def _beside(fusion: Fusion, node: LoopNode, traffic: int) -> int | None:
+def _beside(fusion: Fusion, node: LoopNode, traffic: int, dependencies: set[int]) -> int | None:
     """A kernel to run along with, sharing nothing, where one of our own costs more than its work.
 
-    Pieces of one concatenation count as such too.
+    Pieces of one concatenation count as such too, unless much would be held until the last of them is made.
     """
     for buffer in node.writes:
         for number in fusion.writers.get(buffer, ()):
+            if traffic > LONGEST_WAIT and any(other > number for other in dependencies):
+                return None
             return number if isinstance(fusion.items[number], Group) else None
     if node.body.reduction_ranges or traffic > SMALL_BYTES:
         return None
