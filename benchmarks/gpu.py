@@ -4,7 +4,9 @@
 
 Per row: correctness first (outputs, loss and all gradients against a float64 eager run, beside eager's own error), then
 the cold compile, then rounds in rotating order timed with CUDA events: medians, and a bootstrap interval of the paired
-ratios. Weights are random. A row is written as soon as it is measured; rows that no longer fit the budget are left out.
+ratios. Beside the times stand the kernels of a call, the host's time for one, peak memory and the practical floor
+(`benchmarks.floor`). Weights are random. A row is written as soon as it is measured; rows that no longer fit the budget
+are left out.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import torch
 from torch import nn
 
 import compile_api
+from benchmarks.floor import Rates, measure_rates, moved_by_kernels, practical_floor, products_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -234,13 +237,42 @@ def peak(call: Callable[[], Any]) -> float:
     return torch.cuda.max_memory_allocated() / 1e6
 
 
+def kernels(call: Callable[[], Any]) -> int:
+    """How many kernels one call starts on the card; copies and fills count."""
+    activity = torch.profiler.ProfilerActivity.CUDA
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[activity]) as profile:
+        call()
+        torch.cuda.synchronize()
+    on_card = torch.autograd.DeviceType.CUDA
+    return sum(event.device_type == on_card for event in profile.events())
+
+
+def floor_ms(row: Row, module: nn.Module, inputs: dict[str, torch.Tensor], rates: Rates) -> float:
+    """The practical floor of a call, in milliseconds."""
+
+    def call(**given: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(DEVICE, torch.bfloat16, enabled=row.training):
+            output = forward(module, given)
+            return loss_of(output) if row.training else values(output)
+
+    found = products_of(
+        lambda: work(module, module, inputs, training=row.training, amp=row.training)
+    )
+    with torch.set_grad_enabled(row.training):
+        moved = moved_by_kernels(call, **inputs)
+    return 1e3 * practical_floor(found, moved, rates)
+
+
 def interval(ratios: list[float]) -> tuple[float, float]:
     drawn = random.Random(0)
     medians = sorted(statistics.median(drawn.choices(ratios, k=len(ratios))) for _ in range(500))
     return medians[12], medians[487]
 
 
-def measure(row: Row, systems: dict[str, Callable[[nn.Module], Any]]) -> dict[str, Any]:
+def measure(
+    row: Row, systems: dict[str, Callable[[nn.Module], Any]], rates: Rates
+) -> dict[str, Any]:
     torch.manual_seed(0)
     module = row.build().to(DEVICE)
     if not row.training:
@@ -272,6 +304,7 @@ def measure(row: Row, systems: dict[str, Callable[[nn.Module], Any]]) -> dict[st
                 call()
             result[f"{name}_host_ms"] = min(host_time(call) for _ in range(3))
             result[f"{name}_peak_mb"] = peak(call)
+            result[f"{name}_kernels"] = kernels(call)
             calls[name] = call
         except Exception as error:  # noqa: BLE001 - a row of a system that fails is a result
             result[f"{name}_failed"] = f"{type(error).__name__}: {str(error)[:300]}"
@@ -288,6 +321,9 @@ def measure(row: Row, systems: dict[str, Callable[[nn.Module], Any]]) -> dict[st
             ratios = [theirs / mine for theirs, mine in zip(times, samples["ours"], strict=True)]
             result[f"ours_over_{name}"] = statistics.median(ratios)
             result[f"ours_over_{name}_interval"] = interval(ratios)
+    if "ours" in samples:
+        result["floor_ms"] = floor_ms(row, module, inputs, rates)
+        result["floor / ours"] = result["floor_ms"] / result["ours_ms"]
     return result
 
 
@@ -307,7 +343,13 @@ def main(out: Path, budget: float, names: str, only: str, phase: str) -> None:
     }
     systems = {name: makers[name] for name in names.split(",")}
     with out.open("a", encoding="utf-8") as file:
-        head = {"card": torch.cuda.get_device_name(), "torch": torch.__version__}
+        rates = measure_rates(DEVICE)
+        head = {
+            "card": torch.cuda.get_device_name(),
+            "torch": torch.__version__,
+            "copy_tb_s": rates.copy / 1e12,
+            "product_tflop_s": {str(dtype): rate / 1e12 for dtype, rate in rates.product.items()},
+        }
         file.write(json.dumps(head) + "\n")
         for row in rows():
             if only and not any(part in row.name for part in only.split(",")):
@@ -318,7 +360,7 @@ def main(out: Path, budget: float, names: str, only: str, phase: str) -> None:
                 print("left out:", row.name, flush=True)
                 continue
             try:
-                found = measure(row, systems)
+                found = measure(row, systems, rates)
             except Exception as error:  # noqa: BLE001 - the other rows go on
                 traceback.print_exc()
                 found = {
