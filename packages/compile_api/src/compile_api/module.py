@@ -98,6 +98,16 @@ class CompiledModule:
         """Copies and pickles as the module and the arguments of `compile`; compiled code stays."""
         return _restore, (self._compilation.module, self._compilation.arguments)
 
+    def _is_same_module(self, other: object) -> Any:
+        """`==`: a compiled module is its original, for what looks modules up, as hooks do that tell them apart."""
+        if isinstance(other, CompiledModule):
+            other = other._compilation.module
+        return True if self._compilation.module is other else NotImplemented
+
+    def _hash_of_module(self) -> int:
+        """`hash()`, of the original."""
+        return hash(self._compilation.module)
+
     @property
     def _orig_mod(self) -> nn.Module:
         """The module that was compiled, under the name by which tools ask for it."""
@@ -115,6 +125,9 @@ def _compiled_class(kind: Any) -> type[CompiledModule]:
         "_plain_call": kind.__call__,
         "forward": _CompiledForward(kind.forward),
     }
+    if kind.__eq__ is object.__eq__ and kind.__hash__ is object.__hash__:
+        body["__eq__"] = CompiledModule._is_same_module
+        body["__hash__"] = CompiledModule._hash_of_module
     metaclass: Any = type(kind)
     made: type[CompiledModule] = metaclass(kind.__name__, (CompiledModule, kind), body)
     return made

@@ -1,4 +1,4 @@
-"""Nested regions of a captured graph: autocast, checkpoint, `autograd.Function`.
+"""Nested regions of a captured graph: autocast, checkpoint, `autograd.Function`, a module's backward hooks.
 
 Each is a plain function that runs eagerly with eager's meaning, so that a graph with regions can
 be called as it is. On fake tensors the same calls tell the tensors' context what they are:
@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.utils import checkpoint as _checkpoint
+from torch.utils.hooks import BackwardHook
 
 from primtorch import _torch
 from primtorch.fake.tensor import FakeTensor
 
 if TYPE_CHECKING:
+    import weakref
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
@@ -210,6 +212,36 @@ def _vjp(body: Callable[..., Any], *, count: int) -> Callable[..., Any]:
     return run
 
 
+@dataclass(frozen=True, slots=True)
+class ModuleHooks:
+    """What a call of a module hands to autograd: the module and its backward hooks, in their order."""
+
+    module: weakref.ref[torch.nn.Module]
+    hooks: tuple[Callable[..., Any], ...]
+    pre_hooks: tuple[Callable[..., Any], ...]
+
+
+def enter_module_hooks(hooks: ModuleHooks, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments of a module with backward hooks pass the place where its input gradients are seen.
+
+    Args:
+        hooks: the module's.
+        values: its positional arguments, None for those that are no tensors.
+
+    Returns:
+        What `leave_module_hooks` needs, then the tensors that take the place of the arguments.
+    """
+    seen = BackwardHook(hooks.module(), list(hooks.hooks), list(hooks.pre_hooks))
+    found = seen.setup_input_hook(values)
+    return (seen, *(value for value in found if isinstance(value, torch.Tensor)))
+
+
+def leave_module_hooks(seen: BackwardHook, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The results of a module pass the place where their gradients are seen; gives the tensors among them."""
+    found = seen.setup_output_hook(values)
+    return tuple(value for value in found if isinstance(value, torch.Tensor))
+
+
 _TRANSFORMS: dict[str, Callable[..., Any]] = {
     "jvp": _jvp,
     "vjp": _vjp,
@@ -236,12 +268,15 @@ def transform(kind: str, body: Callable[..., Any], *args: Any, **options: Any) -
 
 __all__ = [
     "AutocastToken",
+    "ModuleHooks",
     "RegionContext",
     "autograd_function",
     "checkpoint",
     "enter_autocast",
     "enter_inference_mode",
+    "enter_module_hooks",
     "exit_autocast",
     "exit_inference_mode",
+    "leave_module_hooks",
     "transform",
 ]

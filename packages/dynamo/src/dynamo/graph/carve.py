@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from torch import fx
 
 from dynamo.errors import BreakReason, GraphBreak, Restart
+from dynamo.graph.stages import is_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -99,6 +100,13 @@ def carve(
         also: nodes that the body is to know, beside those that it reads.
         leading_last: put the placeholders of `leading` behind the others.
     """
+    if any(map(is_hook, nodes)):
+        _refuse(
+            recorder,
+            BreakReason.UNSUPPORTED_CALL,
+            "a module with backward hooks is called inside a function that is checkpointed, "
+            "differentiated or mapped",
+        )
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
 
@@ -201,6 +209,15 @@ def _leak(recorder: Recorder, region: Region | None) -> NoReturn:
     if region is None or recorder.machine is None:
         raise GraphBreak(BreakReason.UNSUPPORTED_VALUE, why)
     recorder.machine.break_ticks[region.tick] = (BreakReason.UNSUPPORTED_VALUE, why)
+    raise Restart
+
+
+def _refuse(recorder: Recorder, reason: BreakReason, why: str) -> NoReturn:
+    """The call that the region belongs to runs for real."""
+    machine = recorder.machine
+    if machine is None or not machine.frames:
+        raise GraphBreak(reason, why)
+    machine.break_ticks[machine.frames[-1].tick] = (reason, why)
     raise Restart
 
 

@@ -1,9 +1,10 @@
-"""A graph with sizes known only at run time, as stages between the operators that tell them.
+"""A graph with sizes known only at run time, or with module hooks, as stages between the operators that tell them.
 
-`item()`, `nonzero()` and the like run by torch's own operators, as does arithmetic of the numbers they give; what lies
-between is compiled like any graph with symbolic sizes, at the first call, when the numbers are there to be hints. What
-the compiler assumes of them is checked in each call: other numbers may get another version of a stage, and after
-`_MOST` versions the stage runs uncompiled. Gradients pass through the stages and the operators between them.
+`item()`, `nonzero()` and the like run by torch's own operators, as does arithmetic of the numbers they give. Where a
+module has backward hooks, autograd gets torch's own node, which calls them. What lies between is compiled like any
+graph with symbolic sizes, at the first call, when the numbers are there to be hints. What the compiler assumes of them
+is checked in each call: other numbers may get another version of a stage, and after `_MOST` versions the stage runs
+uncompiled. Gradients pass through the stages and the operators between them.
 Invariant: the nodes run in the order of the graph.
 """
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from dynamo.graph.sizes import Sizes
 
-__all__ = ["check_at_run_time", "staged"]
+__all__ = ["check_at_run_time", "has_hooks", "is_hook", "staged"]
 
 _MOST = 8
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -41,6 +42,7 @@ _STATE: frozenset[Any] = frozenset(
         regions.exit_inference_mode,
     }
 )
+_HOOKS: frozenset[Any] = frozenset({regions.enter_module_hooks, regions.leave_module_hooks})
 _READS = frozenset({"item", "sym_size", "check_at_run_time"})
 
 
@@ -90,6 +92,16 @@ def check_at_run_time(condition: bool, error: str, text: str) -> None:
         raise getattr(builtins, error)(text)
 
 
+def is_hook(node: torch.fx.Node) -> bool:
+    """Whether a node is where autograd sees the gradients of a module's call."""
+    return node.target in _HOOKS
+
+
+def has_hooks(graph: torch.fx.Graph) -> bool:
+    """Whether a graph has such nodes."""
+    return any(node.op == "call_function" and is_hook(node) for node in graph.nodes)
+
+
 def staged(module: torch.fx.GraphModule, sizes: Sizes, backend: Any) -> Callable[..., Any]:
     """A callable that runs the graph; `backend` compiles its stages when they first run."""
     program = _program(module.graph, sizes)
@@ -113,12 +125,15 @@ def _numbers_of(value: Any) -> set[str]:
 
 def _on_host(node: torch.fx.Node, sizes: Sizes) -> bool:
     """Whether torch's own operator runs for a node, between stages."""
-    if node in sizes.producers or node.target in _STATE:
+    if node in sizes.producers or node.target in _STATE or is_hook(node):
         return True
     name = getattr(node.target, "__name__", "")
     if isinstance(node.meta.get("val"), _SYMBOLIC) or name in _READS:
         return True
-    return node.target is operator.getitem and node.args[0] in sizes.producers
+    if node.target is not operator.getitem:
+        return False
+    source: Any = node.args[0]
+    return source in sizes.producers or is_hook(source)
 
 
 def _program(graph: torch.fx.Graph, sizes: Sizes) -> list[Any]:

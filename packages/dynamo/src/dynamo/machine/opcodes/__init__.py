@@ -17,6 +17,7 @@ from dynamo.values import copies as _copies  # registers its rules
 from dynamo.values import distributed as _distributed  # registers its rules
 from dynamo.values import functions as _functions  # registers its rules
 from dynamo.values import locks as _locks  # registers its rules
+from dynamo.values import module_hooks as _module_hooks  # registers its rules
 from dynamo.values import optimizers as _optimizers  # registers its rules
 from dynamo.values import pullbacks as _pullbacks  # registers its rules
 from dynamo.values import regions as _regions  # registers its rules
@@ -31,6 +32,7 @@ assert all(
         _distributed,
         _functions,
         _locks,
+        _module_hooks,
         _optimizers,
         _pullbacks,
         _regions,
