@@ -18,7 +18,9 @@ GRAPHS = []
 
 
 def backend(gm, example_inputs):
-    GRAPHS.append([str(node.target) for node in gm.graph.nodes if node.op == "call_function"])
+    graphs = [part.graph for part in gm.modules() if isinstance(part, torch.fx.GraphModule)]
+    nodes = [node for graph in graphs for node in graph.nodes]  # of regions too
+    GRAPHS.append([str(node.target) for node in nodes if node.op == "call_function"])
     return gm.forward
 
 

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import dynamo
+from dynamo.testing import CompileCounter
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -18,7 +19,7 @@ def test_dropout_after_a_guarded_lookup(training):
             rows = torch.zeros(2, 4)
         return layer(rows) * 2
 
-    counted = dynamo.testing.CompileCounter()
+    counted = CompileCounter()
     index = torch.tensor([1, 3])
     torch.manual_seed(0)
     ours = dynamo.optimize(counted)(look_up)(index)

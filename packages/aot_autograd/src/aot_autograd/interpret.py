@@ -123,6 +123,8 @@ class GraphFunction:
 
 def _method(name: str, arguments: tuple[Any, ...]) -> Any:
     """A method as a function of its receiver; of tensors the one to run on fakes."""
+    if isinstance(arguments[0], type):  # a class and its static method
+        return lambda owner, *rest, **keywords: getattr(owner, name)(*rest, **keywords)
     own = getattr(type(arguments[0]), name)
     general = getattr(torch.Tensor, name, own)
     found = substitute(general, arguments)

@@ -60,9 +60,11 @@ def run(function, mesh, grad):
     x = distribute_tensor(torch.randn(4, 4), mesh, [Shard(0)]).requires_grad_(grad)
     w = distribute_tensor(torch.randn(4, 4), mesh, [Replicate()]).requires_grad_(grad)
     outputs = function(x, w)
-    for out in outputs:
-        if isinstance(out, torch.Tensor) and out.requires_grad:
-            out.sum().backward(retain_graph=True)
+    followed = [out for out in outputs if isinstance(out, torch.Tensor) and out.requires_grad]
+    if followed:
+        # Placed as the outputs are: others are converted, where eager of some versions keeps them.
+        # At once: the sum of a gradient's parts is placed as the operator `add` places it.
+        torch.autograd.backward(followed, [torch.ones_like(out) for out in followed])
     return [*outputs, x.grad, w.grad]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import operator
+import sys
 import types
 from typing import Any
 
@@ -19,6 +20,7 @@ __all__ = [
     "Kind",
     "classify",
     "draws",
+    "owner_of",
     "refusal",
     "refused",
     "target_of",
@@ -114,6 +116,7 @@ _PYTHON_METHODS: dict[types.FunctionType, str] = {
 }
 _ALLOWED_SETTERS: frozenset[str] = frozenset()
 _CACHE: dict[Any, Kind] = {}
+_OWNERS: dict[types.FunctionType, type | None] = {}
 
 
 # Operators that draw random numbers, or may.
@@ -243,3 +246,18 @@ def target_of(function: Any, args: Any) -> tuple[str, Any, Any]:
     if method is not None:
         return "call_method", method, args
     return "call_function", function, args
+
+
+def owner_of(function: Any) -> type | None:
+    """The class of torch's whose static method this is; fx would print it as if its module had it."""
+    if not isinstance(function, types.FunctionType) or function in _OWNERS:
+        return _OWNERS.get(function)
+    module, path = sys.modules.get(function.__module__), function.__qualname__.split(".")
+    owner: Any = module
+    for name in path[:-1]:
+        owner = getattr(owner, name, None)
+    named = getattr(module, function.__name__, None) is function
+    found = not named and isinstance(owner, type) and getattr(owner, path[-1], None) is function
+    if function.__module__.startswith("torch."):
+        return _OWNERS.setdefault(function, owner if found else None)
+    return None

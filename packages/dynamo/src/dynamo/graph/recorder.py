@@ -542,6 +542,10 @@ class Recorder:
     def new_node(self, function: Any, args: Any, kwargs: Any) -> torch.fx.Node:
         """Append a call, with the user's line."""
         kind, target, args = calls.target_of(function, args)
+        owner = calls.owner_of(target)
+        if owner is not None:
+            holder = self.attribute(owner, owner.__name__.lower())
+            kind, target, args = "call_method", target.__name__, (holder, *args)
         node = self.graph.create_node(kind, target, tuple(args), dict(kwargs))
         self._describe(node)
         return node
