@@ -274,3 +274,43 @@ def test_sizes_that_torch_reads_as_numbers_stay_symbolic(name, gradient):
             grads = [torch.autograd.grad(y.square().sum(), x)[0] for y in (result, expected)]
             torch.testing.assert_close(*grads)
     assert counter.frame_count == 2
+
+
+def window(x):
+    return (x * 2).sum(0) + x.stride(0), x.transpose(0, 1)[1:]
+
+
+def test_windows_of_tensors_whose_sizes_vary_get_symbolic_strides():
+    """A mask of all positions, of which each call takes a row: shape (n,) or (b, n), stride n * n."""
+    counter, compiled = compiled_with(window)
+    for width in (8, 16, 24, 32):
+        x = torch.randn(5, width, 3)[:, 2]
+        assert same(compiled(x), window(x))
+        assert compiled(x)[1].stride() == window(x)[1].stride()
+    assert counter.frame_count == 2
+
+
+def test_strides_that_once_followed_from_sizes_and_then_do_not():
+    counter, compiled = compiled_with(window)
+    for rows, width, taken in ((4, 8, 8), (5, 6, 6), (4, 9, 7), (6, 12, 5), (3, 7, 6)):
+        x = torch.randn(rows, width)[:, :taken]
+        assert same(compiled(x), window(x))
+    assert counter.frame_count == 3, "one static, one contiguous, one for all windows"
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc", None])
+@pytest.mark.parametrize("offset", [0, 50])
+def test_tensors_made_of_sizes_by_arithmetic_serve_as_sizes(mode, offset):
+    """`torch.div(length, 4, rounding_mode="trunc")` is a tensor; transformers hands such ones to `new_zeros`."""
+
+    def function(x):
+        parts = torch.div(x.shape[1] - offset, 4, rounding_mode=mode)
+        if mode is None:
+            return x + parts
+        return x.new_zeros((x.shape[0], abs(parts - 1) + 1, 2)) + x.sum(), parts
+
+    counter, compiled = compiled_with(function)
+    for length in (24, 17, 10, 35):
+        x = torch.randn(3, length)
+        assert same(compiled(x), function(x))
+    assert counter.frame_count <= (2 if mode is None or offset == 0 else 3)

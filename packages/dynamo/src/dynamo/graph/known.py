@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dynamo.graph.recorder import Recorder
 
-__all__ = ["ANSWERED", "Known", "made_of_sizes", "of_size"]
+__all__ = ["ANSWERED", "Known", "first_as_tensor", "made_of_sizes", "of_size"]
 
 # Questions about data that a known number answers.
 ANSWERED = frozenset(
@@ -46,6 +46,14 @@ _SEPARATE = frozenset(
 _PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype})
 _NUMBERS = frozenset({int, float, bool, torch.SymInt, torch.SymFloat})
 _SEQUENCES = frozenset({list, tuple, torch.Size})
+
+
+def _trunc_divide(dividend: Any, divisor: Any) -> Any:
+    """The quotient rounded towards zero; assumes the signs of sizes."""
+    below = bool(dividend < 0) != bool(divisor < 0)
+    return -(-dividend // divisor) if below else dividend // divisor
+
+
 # Arithmetic on symbolic sizes, where it is that of int64 tensors.
 _ON_SIZES: dict[str, Callable[..., Any]] = {
     "add": operator.add,
@@ -56,12 +64,15 @@ _ON_SIZES: dict[str, Callable[..., Any]] = {
     "mul": operator.mul,
     "__rmul__": operator.mul,
     "neg": operator.neg,
+    "abs": lambda a: a if a >= 0 else -a,
     "floor_divide": operator.floordiv,
     "__floordiv__": operator.floordiv,
+    "trunc_divide": _trunc_divide,
     "remainder": operator.mod,
     "minimum": torch.sym_min,
     "maximum": torch.sym_max,
 }
+_DIVIDES = frozenset({"floor_divide", "__floordiv__", "trunc_divide", "remainder"})
 _COMPARISONS: dict[str, Callable[..., Any]] = {
     "eq": operator.eq,
     "__eq__": operator.eq,
@@ -150,7 +161,7 @@ class Known:
         except LookupError:
             return
         if any(type(value) in (torch.SymInt, _Later) for value in values):
-            size = None if named else _of_sizes(name, values, result)
+            size = _of_sizes(name, values, named, result)
             if size is None:
                 tensors = [
                     _Later(torch.tensor, (value,), {})
@@ -233,8 +244,15 @@ class Known:
         raise LookupError
 
 
-def _of_sizes(name: str, values: list[Any], result: Any) -> torch.SymInt | _Later | None:
+def _of_sizes(
+    name: str, values: list[Any], named: dict[str, Any], result: Any
+) -> torch.SymInt | _Later | None:
     """What arithmetic on sizes and int64 numbers gives where it is a size or compares; None elsewhere."""
+    if name in ("div", "divide") and named.keys() == {"rounding_mode"}:
+        name = {"floor": "floor_divide", "trunc": "trunc_divide"}.get(named["rounding_mode"], "")
+        named = {}
+    if named:
+        return None
     numbers = [
         value.item() if type(value) is torch.Tensor and value.dtype is torch.int64 else value
         for value in values
@@ -245,6 +263,8 @@ def _of_sizes(name: str, values: list[Any], result: Any) -> torch.SymInt | _Late
         return _Later(_COMPARISONS[name], tuple(numbers), {}, compares=True)
     if name not in _ON_SIZES or result.dtype is not torch.int64:
         return None
+    if name in _DIVIDES and type(numbers[1]) is int and numbers[1] == 0:
+        return None  # raises when it runs
     size: torch.SymInt = _ON_SIZES[name](*numbers)
     return size
 
@@ -286,6 +306,18 @@ def made_of_sizes(recorder: Recorder, data: Any, options: dict[str, Any]) -> Any
         return made
 
     return make(data)
+
+
+def first_as_tensor(recorder: Recorder, name: str, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The arguments of arithmetic on sizes alone, `torch.div(x.shape[1], 4)`, the first size as the tensor it becomes.
+
+    None for any other call.
+    """
+    kinds = [type(value) for value in args]
+    if name not in _ARITHMETIC or torch.SymInt not in kinds or not _NUMBERS.issuperset(kinds):
+        return None
+    at = kinds.index(torch.SymInt)
+    return (*args[:at], made_of_sizes(recorder, args[at], {}), *args[at + 1 :])
 
 
 def _leaves(data: Any) -> Iterator[Any]:

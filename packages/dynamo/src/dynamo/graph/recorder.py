@@ -21,7 +21,7 @@ from dynamo.errors import BreakReason, GraphBreak
 from dynamo.graph import calls
 from dynamo.graph.carve import Region, expose
 from dynamo.graph.data import has_history, replace_data
-from dynamo.graph.known import ANSWERED, Known, made_of_sizes, of_size
+from dynamo.graph.known import ANSWERED, Known, first_as_tensor, made_of_sizes, of_size
 from dynamo.graph.overrides import Overrides
 from dynamo.graph.tensor_classes import has_overrides, has_own_dispatch, is_traced, traced_in
 from dynamo.graph.wrappers import call_with_wrappers, fake_wrapper, grown, holds_wrapper
@@ -148,15 +148,21 @@ class Recorder:
         if self.sizes is not None and not static:
             shape, dynamic = self.sizes.shape_of(source, real)
         fake = fakeify(real, self.context, shape=shape)
+        steps: tuple[int, ...] = ()
+        if self.sizes is not None and not static:
+            stride, steps = self.sizes.stride_of(source, fake.meta.stride)
+            if steps:
+                sizes = real.shape if shape is None else shape
+                fake = fakeify(real, self.context, shape=sizes, stride=stride)
         if real.requires_grad and not real.is_leaf:
             fake = grown(fake)
         strides: tuple[int, ...] = ()
         if self.sizes is not None and dynamic:
-            strides = self.sizes.guard_strides(source, real, fake.meta.stride)
+            strides = self.sizes.guard_strides(source, real, fake.meta.stride, steps)
         session.guard(
             GuardKind.TENSOR,
             source,
-            TensorGuard.of(real, dynamic_sizes=dynamic, dynamic_strides=strides),
+            TensorGuard.of(real, dynamic_sizes=dynamic, dynamic_strides=(*strides, *steps)),
         )
         return fake
 
@@ -312,6 +318,8 @@ class Recorder:
         number = self.known.numbers_only(function, name, args, kwargs)
         if number is not None:
             return self._number(number)
+        if self.sizes is not None:
+            args = first_as_tensor(self, name, args) or args
         nodes = self.arguments(args), self.arguments(kwargs)
         versions = [(value, _version(value)) for value in args if is_traced(value)]
         if self.sizes is not None:

@@ -217,15 +217,40 @@ class Sizes:
         self.history.dynamic.update(place for place, _ in places)
         return True
 
+    def stride_of(
+        self, source: Source, strides: Sequence[int | Expression]
+    ) -> tuple[Sequence[Any], tuple[int, ...]]:
+        """The strides, and which of them are symbols of their own: windows of tensors whose sizes vary.
+
+        `strides` are numbers where they don't follow from symbolic sizes.
+        """
+        if self.dynamic is False or isinstance(source, ModuleMemberSource):
+            return strides, ()
+        found: list[Any] = list(strides)
+        own: list[int] = []
+        for dimension, step in enumerate(strides):
+            place = StrideSource(source, dimension)
+            changed = self.history.changed(place, step if type(step) is int else None)
+            if changed and type(step) is int and step > 1:
+                found[dimension] = self._size(place, step, (2, None))
+                own.append(dimension)
+        return found, tuple(own)
+
     def guard_strides(
-        self, source: Source, tensor: torch.Tensor, strides: Sequence[int | Expression]
+        self,
+        source: Source,
+        tensor: torch.Tensor,
+        strides: Sequence[int | Expression],
+        own: tuple[int, ...],
     ) -> tuple[int, ...]:
-        """The dimensions whose strides follow from sizes; guards that they still do so.
+        """The dimensions whose strides follow from sizes, not on their `own`; guards that they still do so.
 
         A graph made for a contiguous tensor must not be given a window of a wider one: it reads
         by the strides that it was made for.
         """
-        symbolic = [d for d, step in enumerate(strides) if isinstance(step, Expression)]
+        symbolic = [
+            d for d, step in enumerate(strides) if isinstance(step, Expression) and d not in own
+        ]
         for dimension in symbolic:
             name = f"t{len(self._strides)}"
             hint = tensor.stride(dimension)
@@ -373,16 +398,16 @@ class Sizes:
             node = self._nodes[name] = self._run_time_node(recorder, name)
         if node is None:
             source = self.sources[name]
-            kind = "size" if isinstance(source, SizeSource) else "scalar"
+            kind = "size" if isinstance(source, SizeSource | StrideSource) else "scalar"
             meta = {"kind": kind, "name": source.name(), "static": False}
             node = recorder.size_placeholder(source, self.values[name], self.hints[name], meta)
             self._nodes[name] = node
         return node
 
     def require_placeholders(self, recorder: Recorder) -> None:
-        """Every symbol in the shape of a tensor input gets a placeholder."""
+        """Every symbol in the shape or the strides of a tensor input gets a placeholder."""
         for entry in list(recorder.inputs):
-            for size in entry.value.shape:
+            for size in (*entry.value.shape, *entry.value.stride()):
                 if isinstance(size, torch.SymInt):
                     for symbol in _symbols(expression_of(size)):
                         self.placeholder(recorder, symbol.name)

@@ -219,7 +219,12 @@ def meta_of(value: torch.Tensor) -> TensorMeta:
 
 
 def fakeify(
-    tensor: torch.Tensor, context: FakeContext, *, shape: Any = None, storage: Any = None
+    tensor: torch.Tensor,
+    context: FakeContext,
+    *,
+    shape: Any = None,
+    stride: Any = None,
+    storage: Any = None,
 ) -> FakeTensor:
     """A fake with the metadata of `tensor`, a leaf that requires grad if `tensor` does.
 
@@ -228,18 +233,23 @@ def fakeify(
         context: what handles the operators on the fake.
         shape: sizes to use instead of the tensor's own (ints, SymInts or Expressions); strides
             that follow from the sizes become symbolic with them.
+        stride: strides to use instead of those; only with `shape`.
         storage: the identity of the memory, for tensors that share it.
     """
     meta = meta_of(tensor)
     if shape is not None:
-        sizes = tuple([size if not _is_symint(size) else expression_of(size) for size in shape])
-        stride = _symbolic_stride(meta.shape, meta.stride, sizes)
-        meta = TensorMeta(sizes, stride, meta.dtype, meta.device, meta.storage_offset)
+        sizes = _expressions(shape)
+        steps = (
+            _symbolic_stride(meta.shape, meta.stride, sizes)
+            if stride is None
+            else _expressions(stride)
+        )
+        meta = TensorMeta(sizes, steps, meta.dtype, meta.device, meta.storage_offset)
     return FakeTensor.create(meta, context, requires_grad=tensor.requires_grad, storage=storage)
 
 
-def _is_symint(value: object) -> bool:
-    return isinstance(value, torch.SymInt)
+def _expressions(numbers: Any) -> Shape:
+    return tuple([expression_of(n) if isinstance(n, torch.SymInt) else n for n in numbers])
 
 
 def _symbolic_stride(shape: Shape, stride: Shape, sizes: Shape) -> Shape:
