@@ -331,8 +331,12 @@ def _gradient_edge(leaf: FakeTensor, targets: Sequence[FakeTensor]) -> Any:
     return FakeTensor.create(leaf.meta, leaf.context, requires_grad=True)
 
 
-_BACKWARD_ERRORS = ("modified by an inplace operation", "has been detached in-place")
-"""What autograd says of a forward that changed what its backward needs."""
+_BACKWARD_ERRORS = (
+    "modified by an inplace operation",
+    "has been detached in-place",
+    "backward through the graph a second time",
+)
+"""What autograd says of a forward that changed what its backward needs, or ran a backward of its own that freed it."""
 
 
 def _autocast_state() -> list[tuple[str, bool, torch.dtype]]:

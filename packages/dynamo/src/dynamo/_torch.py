@@ -12,14 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.utils._device import DeviceContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import CodeType
 
 __all__ = [
     "APPLY",
     "AUTOCAST_DEVICES",
+    "DISABLED_WRAPPER",
     "DISPATCH_GUARDS",
     "REQUIRES_GRAD",
     "STATE_FUNCTIONS",
@@ -41,6 +44,8 @@ __all__ = [
 AUTOCAST_DEVICES: tuple[str, ...] = ("cpu", "cuda")
 
 _C: Any = torch._C
+# What torch's own compiler is kept from; it runs `__wrapped__`.
+DISABLED_WRAPPER: CodeType = _disable_dynamo(lambda: None).__code__
 
 
 DISPATCH_GUARDS: frozenset[type] = frozenset(

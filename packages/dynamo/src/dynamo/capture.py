@@ -34,6 +34,7 @@ from dynamo.errors import (
     SkipFrame,
     describe_break,
 )
+from dynamo.graph.gradients import tangled
 from dynamo.graph.recorder import GraphInput, Recorder
 from dynamo.graph.sizes import History, Sizes
 from dynamo.graph.stages import has_hooks, staged
@@ -348,6 +349,18 @@ def _require_watched(machine: Machine, outputs: list[Any]) -> None:
             raise Restart
 
 
+def _require_untangled(machine: Machine, emitter: Emitter) -> None:
+    """A leaf that the call makes must not leave it beside what was computed from it."""
+    recorder = machine.session.recorder
+    tick = tangled(recorder, emitter.graph_outputs, emitter.leaves_out)
+    if tick is not None:
+        machine.break_ticks[tick] = (
+            BreakReason.UNSUPPORTED_CALL,
+            "a tensor that is made to require a gradient stays connected with a result",
+        )
+        raise Restart
+
+
 def _require_counters(session: Session) -> None:
     """A number that the call itself changes can't be a constant: the next call would find another."""
     sizes = session.recorder.sizes
@@ -379,6 +392,8 @@ def _finish(
 ) -> Captured:
     recorder = session.recorder
     _require_watched(machine, emitter.graph_outputs)
+    if emitter.leaves_out:
+        _require_untangled(machine, emitter)
     compiled: Callable[..., Any] | None = None
     module: Any = None
     graph_inputs: list[str] = []
@@ -424,12 +439,16 @@ def _finish(
 
 def _given(recorder: Recorder, entry: GraphInput) -> Any:
     """What the graph is given for an input: of a class with overrides the plain tensor."""
+    if any(entry.value is tensor for tensor in recorder.required):
+        return entry.real.detach().requires_grad_()
     return as_plain(entry.real) if id(entry.value) in recorder.kinds else entry.real
 
 
 def _loaded(emitter: Emitter, entry: GraphInput) -> str:
     """The expression for `_given`."""
     loaded = emitter.source(entry.source)
+    if any(entry.value is tensor for tensor in emitter.recorder.required):
+        loaded = f"{loaded}.requires_grad_()"
     if id(entry.value) in emitter.recorder.kinds:
         return f"{emitter.constant(as_plain)}({loaded})"
     return loaded

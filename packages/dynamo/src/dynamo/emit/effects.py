@@ -46,8 +46,11 @@ def emit_effects(emitter: Emitter) -> None:
         if iterator.taken or iterator.exhausted:
             taken = f"{emitter.source(iterator.source)}, {iterator.taken}, {iterator.exhausted}"
             pending.append(f"{emitter.constant(advance_original)}({taken})")
-    for tensor in session.recorder.cleared:
-        pending.append(f"{emitter.value(tensor)}.grad = None")
+    for tensor in session.recorder.required:
+        pending.append(f"{emitter.value(tensor)}.requires_grad_()")
+    for tensor in session.recorder.assigned.values():
+        gradient = session.recorder.tensor_attributes[id(tensor)]["grad"]
+        pending.append(f"{emitter.value(tensor)}.grad = {emitter.value(gradient)}")
     for tensor, data in session.recorder.replaced.values():
         pending.append(f"{emitter.value(tensor)}.data = {emitter.value(data)}")
     for source, contents in session.changed_cells():

@@ -21,6 +21,7 @@ import torch
 
 from dynamo.emit.classes import emit_class, emit_descriptor, emit_member
 from dynamo.emit.generators import emit_generator
+from dynamo.graph.gradients import as_dead_end, as_leaf, is_dead_end
 from dynamo.graph.tensor_classes import as_class, is_traced
 from dynamo.source import ConstantSource
 from dynamo.values.arrays import TracedArray
@@ -86,6 +87,7 @@ class Emitter:
         self.constants: dict[str, Any] = {}
         self.inputs: list[Source] = []
         self.graph_outputs: list[Any] = []
+        self.leaves_out: set[int] = set()  # leaves that the call makes and hands out
         self._constant_names: dict[int, str] = {}
         self._input_names: dict[Source, str] = {}
         self._output_names: dict[int, str] = {}
@@ -178,12 +180,21 @@ class Emitter:
             return self.source(self.session.known_source(value))
         name = self._output_names.get(id(value))
         if name is None:
-            self.recorder.node_of(value)
+            recorder = self.recorder
+            recorder.node_of(value)
             name = f"g{len(self.graph_outputs)}"
-            self.graph_outputs.append(value)
+            leaf = id(value) in recorder.leaves
+            self.graph_outputs.append(
+                recorder.record(torch.Tensor.detach, (value,), {}) if leaf else value
+            )
             cls = self.recorder.kinds.get(id(value))
             if cls is not None:
                 name = self._fresh(f"{self.constant(as_class)}({name}, {self.constant(cls)})")
+            if leaf:
+                self.leaves_out.add(id(value))
+                name = self._fresh(f"{self.constant(as_leaf)}({name})")
+            elif self.recorder.leaves and is_dead_end(self.recorder, value):
+                name = self._fresh(f"{self.constant(as_dead_end)}({name})")
             self._output_names[id(value)] = name
             own = self.recorder.tensor_attributes.get(id(value))
             for attribute, item in (own or {}).items():

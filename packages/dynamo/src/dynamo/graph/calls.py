@@ -67,11 +67,9 @@ _DATA_VALUES = frozenset(
      "__dlpack__", "__contains__", "data_ptr"}
 )  # fmt: skip
 _REFUSED = {
-    "backward": "a backward pass runs",
     "register_hook": "a tensor hook is registered",
     "register_post_accumulate_grad_hook": "a tensor hook is registered",
     "retain_grad": "a gradient is retained",
-    "requires_grad_": "requires_grad is changed",
     "set_": "a tensor's storage is replaced",
     "resize_": "a tensor is resized",
     "resize_as_": "a tensor is resized",

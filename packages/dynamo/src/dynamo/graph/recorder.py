@@ -18,7 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from dynamo.errors import BreakReason, GraphBreak
-from dynamo.graph import calls
+from dynamo.graph import calls, gradients
 from dynamo.graph.carve import Region, expose
 from dynamo.graph.data import has_history, replace_data
 from dynamo.graph.known import ANSWERED, Known, first_as_tensor, made_of_sizes, of_size
@@ -70,13 +70,14 @@ class Recorder:
         "_first",
         "_inputs",
         "_locations",
-        "cleared",
+        "assigned",
         "context",
         "effects",
         "graph",
         "inputs",
         "kinds",
         "known",
+        "leaves",
         "machine",
         "mode",
         "mutated",
@@ -84,6 +85,7 @@ class Recorder:
         "overrides",
         "regions",
         "replaced",
+        "required",
         "root",
         "size_inputs",
         "sizes",
@@ -111,7 +113,9 @@ class Recorder:
         self.regions: dict[torch.fx.Graph, Region] = {}
         self.watched: list[tuple[torch.fx.Node, int, str]] = []
         self.tensor_attributes: dict[int, dict[str, Any]] = {}
-        self.cleared: list[Any] = []  # outside tensors whose gradient was set to None
+        self.assigned: dict[int, Any] = {}  # outside tensors whose gradient was assigned
+        self.required: list[Any] = []  # outside tensors that were made to require a gradient
+        self.leaves: dict[int, tuple[Any, int]] = {}  # tensors made here that were, and where
         self.replaced: dict[int, tuple[Any, Any]] = {}  # outside tensors and their new data
         self._inputs: dict[int, tuple[Source, Any, Any]] = {}
         self._first: torch.fx.Node | None = None
@@ -687,15 +691,16 @@ class Recorder:
 
     def store_tensor_attribute(self, session: Session, owner: Any, name: str, value: Any) -> None:
         """`tensor.name = value`."""
-        if name == "grad" and id(owner) in session.reals and value is None:
-            # Written when the call is over; until then the attribute is read from here.
-            self.tensor_attributes.setdefault(id(owner), {})[name] = value
-            self.cleared.append(owner)
+        if name == "grad":
+            gradients.assign_gradient(self, session, owner, value)
+            return
+        if name == "requires_grad" and type(value) is bool:
+            gradients.require_gradient(self, owner, value)
             return
         if name == "data" and type(value) is FakeTensor:
             replace_data(self, owner, value)
             return
-        if name in ("data", "grad", "requires_grad", "names") or id(owner) in session.reals:
+        if name in ("data", "requires_grad", "names") or id(owner) in session.reals:
             raise GraphBreak(
                 BreakReason.UNSUPPORTED_MUTATION, f"the tensor attribute {name} is assigned"
             )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo._native import CompiledFunction
-from dynamo._torch import module_initialiser
+from dynamo._torch import DISABLED_WRAPPER, module_initialiser
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
 from dynamo.source import ConstantSource, ReferentSource
@@ -170,6 +170,9 @@ def _function(
             rule = NAMED_RULES.get((function.__module__, function.__qualname__))
             if rule is not None:
                 return rule(machine, args, kwargs)
+            if function.__code__ is DISABLED_WRAPPER and _is_optimizers(function):
+                wrapper: Any = function
+                return call(machine, wrapper.__wrapped__, args, kwargs, resumable=resumable)
             if function is torch.nn.Module.__init__:
                 function = module_initialiser(function)
             if function.__globals__.get("__name__") in _REGION_MODULES or runs_in_python(

@@ -16,6 +16,7 @@ from dynamo.values import classes as _classes  # registers its rules
 from dynamo.values import copies as _copies  # registers its rules
 from dynamo.values import distributed as _distributed  # registers its rules
 from dynamo.values import functions as _functions  # registers its rules
+from dynamo.values import gradients as _gradients  # registers its rules
 from dynamo.values import locks as _locks  # registers its rules
 from dynamo.values import module_hooks as _module_hooks  # registers its rules
 from dynamo.values import optimizers as _optimizers  # registers its rules
@@ -31,6 +32,7 @@ assert all(
         _copies,
         _distributed,
         _functions,
+        _gradients,
         _locks,
         _module_hooks,
         _optimizers,
