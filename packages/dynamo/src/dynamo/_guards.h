@@ -111,6 +111,7 @@ typedef struct {
     int ready;
     int handle, keys, dtype, device_index, dims, sizes, strides, inline_dims, offset, storage;
     int autograd; /* -1: unknown, always ask */
+    int required; /* in the autograd metadata: 1 where a leaf requires a gradient; -1: unknown */
     int (*requires_grad)(const void *);
     PyTypeObject *tensor, *parameter;
 } Layout;
@@ -139,8 +140,13 @@ static inline void geometry(char *impl, int64_t *dims, const int64_t **sizes, co
 }
 
 static inline int requires_grad(char *impl) {
-    if (layout.autograd >= 0 && FIELD(impl, void *, layout.autograd) == NULL)
-        return 0;
+    if (LIKELY(layout.autograd >= 0)) {
+        char *metadata = FIELD(impl, char *, layout.autograd);
+        if (metadata == NULL)
+            return 0;
+        if (layout.required >= 0 && FIELD(metadata, uint8_t, layout.required) == 1)
+            return 1; /* a 0 is not the whole answer: results have a history instead */
+    }
     return layout.requires_grad(impl) & 0xff;
 }
 

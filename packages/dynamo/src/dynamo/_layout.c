@@ -79,10 +79,10 @@ static PyObject *set_layout(PyObject *module, PyObject *args) {
     PyObject *tensor, *parameter;
     unsigned long long grad;
     layout.ready = 0;
-    if (!PyArg_ParseTuple(args, "iiiiiiiiiiiKO!O!", &layout.handle, &layout.keys, &layout.dtype,
+    if (!PyArg_ParseTuple(args, "iiiiiiiiiiiiKO!O!", &layout.handle, &layout.keys, &layout.dtype,
                           &layout.device_index, &layout.dims, &layout.sizes, &layout.strides,
                           &layout.inline_dims, &layout.offset, &layout.storage, &layout.autograd,
-                          &grad, &PyType_Type, &tensor, &PyType_Type, &parameter))
+                          &layout.required, &grad, &PyType_Type, &tensor, &PyType_Type, &parameter))
         return NULL;
     *(void **)&layout.requires_grad = (void *)(uintptr_t)grad;
     Py_XSETREF(layout.tensor, (PyTypeObject *)Py_NewRef(tensor));

@@ -64,10 +64,10 @@ typedef struct { /* compared after all words */
     uint32_t expected;
 } Half;
 
-typedef struct { /* tensors that have autograd metadata: only torch knows whether they need gradients */
-    char *impl;
-    int32_t required;
-} Grad;
+typedef struct { /* a tensor, checked whole after all words: two words where its fields would be ten */
+    PyObject *tensor;
+    const TensorSpec *spec; /* of the program's step, or an equal one before it */
+} Checked;
 
 typedef struct { /* a dict and the names in it that matter */
     PyObject *dict;
@@ -96,7 +96,7 @@ struct Trace {
     VECTOR(Root, roots);
     VECTOR(Word, words);
     VECTOR(Half, halves);
-    VECTOR(Grad, grads);
+    VECTOR(Checked, tensors);
     VECTOR(Group, groups);
     VECTOR(Pair, pairs);
     VECTOR(PyObject *, values); /* of the first registers */
@@ -141,7 +141,7 @@ static void release(Trace *trace) {
     PyMem_Free(trace->roots.at);
     PyMem_Free(trace->words.at);
     PyMem_Free(trace->halves.at);
-    PyMem_Free(trace->grads.at);
+    PyMem_Free(trace->tensors.at);
     PyMem_Free(trace->groups.at);
     PyMem_Free(trace->pairs.at);
     PyMem_Free(trace->values.at);
@@ -227,9 +227,9 @@ static int words_hold(Trace *trace) {
         if (UNLIKELY(found != halves[i].expected))
             return 0;
     }
-    const Grad *grads = trace->grads.at;
-    for (int32_t i = 0, n = trace->grads.count; i < n; i++)
-        if (UNLIKELY((layout.requires_grad(grads[i].impl) & 0xff) != grads[i].required))
+    const Checked *tensors = trace->tensors.at;
+    for (int32_t i = 0, n = trace->tensors.count; i < n; i++)
+        if (UNLIKELY(!tensor_holds(tensors[i].spec, tensors[i].tensor)))
             return 0;
     return 1;
 }
@@ -586,33 +586,23 @@ static int remember_load(Recorder *w, const Step *step) {
     }
 }
 
+/* A spec that says the same, among the last few: parameters of one shape then share what is read. */
+static const TensorSpec *shared_spec(const Recorder *w, const TensorSpec *spec) {
+    const Checked *tensors = w->trace->tensors.at;
+    size_t size = sizeof *spec + 2 * (size_t)spec->dims * sizeof *spec->sizes;
+    for (int32_t i = w->trace->tensors.count, last = i > 8 ? i - 8 : 0; i > last; i--)
+        if (tensors[i - 1].spec->dims == spec->dims && memcmp(tensors[i - 1].spec, spec, size) == 0)
+            return tensors[i - 1].spec;
+    return spec;
+}
+
 static int remember_tensor(Recorder *w, const Step *step) {
     const TensorSpec *spec = step->data;
     PyObject *value = w->r->values[step->from];
-    if (spec == NULL || !layout.ready || spec->leaf >= 0 || !tensor_holds(spec, value) ||
-        layout.device_index != layout.dtype + 3 || !push_type(w, step->from))
+    if (spec == NULL || !layout.ready || spec->leaf >= 0 || !tensor_holds(spec, value))
         return 0;
-    char *impl = impl_of(value);
-    int64_t n;
-    const int64_t *sizes, *strides;
-    geometry(impl, &n, &sizes, &strides);
-    TRY(push_word(w, (char *)value + layout.handle, (uint64_t)(uintptr_t)impl));
-    TRY(push_word(w, impl + layout.keys, spec->keys));
-    TRY(push_word(w, impl + layout.dims, (uint64_t)n));
-    if (n > layout.inline_dims)
-        TRY(push_word(w, impl + layout.sizes, (uint64_t)(uintptr_t)sizes));
-    for (int64_t i = 0; i < n; i++) {
-        if (spec->sizes[i] != OPEN)
-            TRY(push_word(w, &sizes[i], (uint64_t)sizes[i]));
-        if (spec->has_strides && spec->sizes[n + i] != OPEN)
-            TRY(push_word(w, &strides[i], (uint64_t)strides[i]));
-    }
-    uint32_t kind; /* dtype and device lie together */
-    memcpy(&kind, impl + layout.dtype, sizeof kind);
-    TRY(PUSH(w->trace->halves, (Half){impl + layout.dtype, kind}));
-    if (layout.autograd >= 0 && FIELD(impl, void *, layout.autograd) == NULL)
-        return push_word(w, impl + layout.autograd, 0);
-    return PUSH(w->trace->grads, (Grad){impl, spec->requires_grad});
+    spec = shared_spec(w, spec);
+    return PUSH(w->trace->tensors, (Checked){value, spec});
 }
 
 static int remember_no_hooks(Recorder *w, const Step *step) {
@@ -833,7 +823,7 @@ PyObject *trace_sizes(const Program *program) {
     const Trace *trace = program->traces[0];
     return Py_BuildValue("{si si si si si si si}", "traces", program->trace_count, "roots",
                          trace->roots.count, "words", trace->words.count, "halves",
-                         trace->halves.count, "gradients", trace->grads.count, "dicts",
+                         trace->halves.count, "tensors", trace->tensors.count, "dicts",
                          trace->groups.count, "steps", trace->steps.count);
 }
 

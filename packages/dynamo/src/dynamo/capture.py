@@ -22,7 +22,7 @@ import dynamo.machine.opcodes  # noqa: F401 - registers the opcodes
 from dynamo._native import Entry
 from dynamo._torch import DeviceContext, function_mode_stack, without_function_modes
 from dynamo.emit.effects import emit_effects
-from dynamo.emit.entry import build_entry
+from dynamo.emit.entry import build_entry, order_of_inputs
 from dynamo.emit.reconstruct import CannotReconstruct, Emitter
 from dynamo.emit.resume import Resume, emit_step
 from dynamo.errors import (
@@ -414,7 +414,8 @@ def _finish(
     if recorder.sizes is not None:
         guards.extend(recorder.sizes.frozen_guards())
         places = recorder.sizes.symbol_sources()
-    program = compile_program(guards, places, code=request.function.__code__, inputs=emitter.inputs)
+    loaded = [emitter.inputs[int(name[1:])] for name in order_of_inputs(emitter, graph_inputs)]
+    program = compile_program(guards, places, code=request.function.__code__, inputs=loaded)
     run, text = build_entry(
         emitter,
         compiled,

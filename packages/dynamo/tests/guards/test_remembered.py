@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dynamo._native import HAVE_C
 from dynamo.guards import Guard, GuardKind, TensorGuard, compile_program
+from dynamo.guards.calibrate import find_layout
 from dynamo.guards.kinds import MISSING
 from dynamo.source import (
     InstanceAttributeSource,
@@ -318,3 +319,53 @@ def test_a_guard_that_changes_what_is_remembered():
     for _ in range(20):
         found = program.match((net,), function)
         assert found is None or isinstance(found[1], torch.nn.Linear)
+
+
+@needs_c
+def test_a_remembered_tensor_is_checked_whole():
+    net = make_class()()
+    guards, inputs = guards_of(net)
+    program = compile_program(guards, code=function.__code__, inputs=inputs)
+    weight = net.inner.weight
+    values = weight.data
+
+    def data(tensor):
+        return lambda: setattr(weight, "data", tensor)
+
+    changes = [
+        (lambda: weight.requires_grad_(False), lambda: weight.requires_grad_(True)),
+        (data(values.view(2, 3)), data(values)),
+        (data(values.double()), data(values)),
+        (data(values.t().contiguous().t()), data(values)),
+    ]
+    for change, undo in changes:
+        assert program.check((net,), function)
+        assert program.native.remembered()["tensors"] == 1
+        change()
+        assert not program.check((net,), function)
+        undo()
+    assert program.check((net,), function)
+
+
+@needs_c
+def test_results_that_need_gradients_are_told_from_leaves():
+    net = make_class()()
+    del net.inner._parameters["weight"]
+    source = ItemSource(InstanceAttributeSource(SELF, "table"), "w")
+    net.table["w"] = torch.ones(2, requires_grad=True) * 2
+    guards = [Guard(source, K.TENSOR, TensorGuard.of(net.table["w"]))]
+    program = compile_program(guards, code=function.__code__)
+    assert program.check((net,), function)
+    assert program.check((net,), function)
+    net.table["w"].detach_()
+    assert not program.check((net,), function)
+
+
+@needs_c
+def test_where_gradients_are_told_is_found_each_time():
+    """Memory that no field lies in, behind the object or of absent dimensions, takes no part."""
+    keep = [torch.randn(n % 5 + 1, *([2] * (n % 4))) for n in range(200)]
+    del keep[::2]
+    found = {(layout.autograd, layout.required) for layout in (find_layout() for _ in range(20))}
+    assert len(found) == 1
+    assert min(found.pop()) >= 0

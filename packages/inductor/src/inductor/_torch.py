@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["device_code", "dtype_code", "gpu_library_path", "library_paths"]
+__all__ = ["device_code", "dtype_code", "gpu_library_path", "library_paths", "storage_address"]
 
 
 @lru_cache(maxsize=1)
@@ -46,6 +46,11 @@ def device_code(kind: str) -> int:
     function = getattr(library, f"aoti_torch_device_type_{kind}")
     function.restype = ctypes.c_int32
     return int(function())
+
+
+def storage_address(tensor: torch.Tensor) -> int:
+    """The address of the C++ object of a tensor's storage (not of its memory)."""
+    return int(tensor.untyped_storage()._cdata)
 
 
 def gpu_library_path() -> str:

@@ -7,6 +7,7 @@ list of inputs that the guard program loaded. Its source is kept for `explain`.
 from __future__ import annotations
 
 import linecache
+import re
 from typing import TYPE_CHECKING, Any
 
 from dynamo.errors import BackendError
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
     from dynamo.emit.reconstruct import Emitter
 
-__all__ = ["build_entry", "entry_function"]
+__all__ = ["build_entry", "entry_function", "order_of_inputs"]
+
+_INPUT = re.compile(r"\bi\d+\b")
 
 
 def build_entry(
@@ -30,19 +33,25 @@ def build_entry(
 ) -> tuple[Callable[[list[Any]], Any], str]:
     """The entry and its source text; `again` makes the call eagerly, should the graph raise.
 
-    What the first call of the graph gives is held to what the backend promised.
+    What the first call of the graph gives is held to what the backend promised. The inputs come in
+    the order of `order_of_inputs`.
     """
     lines = ["def entry(inputs):"]
-    if emitter.inputs:
-        names = ", ".join(f"i{n}" for n in range(len(emitter.inputs)))
-        lines.append(f"    {names}{',' if len(emitter.inputs) == 1 else ''} = inputs")
     scope = dict(emitter.constants)
+    boxed = getattr(graph, "boxed", False)
+    order = order_of_inputs(emitter, graph_inputs)
+    if boxed and order[: len(graph_inputs)] == graph_inputs:
+        arguments = "inputs"
+        rest = "\n".join([*emitter.head, *emitter.lines, returned, again or ""])
+        lines.extend(_taken_out(order, len(graph_inputs), set(_INPUT.findall(rest))))
+    else:
+        arguments = f"[{', '.join(graph_inputs)}]" if boxed else ", ".join(graph_inputs)
+        if order:
+            lines.append(f"    {', '.join(order)}{',' if len(order) == 1 else ''} = inputs")
     if graph is not None:
         checked = _Checked(graph, len(emitter.graph_outputs), scope, f"the backend {backend}", name)
         scope["graph"] = checked
-        arguments = ", ".join(graph_inputs)
-        boxed = getattr(graph, "boxed", False)
-        call = f"graph([{arguments}])" if boxed else f"graph({arguments})"
+        call = f"graph({arguments})"
         outputs = len(emitter.graph_outputs)
         if outputs:
             targets = ", ".join(f"g{n}" for n in range(outputs))
@@ -56,6 +65,27 @@ def build_entry(
     lines.append(f"    return {returned}")
     source = "\n".join(lines) + "\n"
     return entry_function(source, scope, name), source
+
+
+def order_of_inputs(emitter: Emitter, graph_inputs: list[str]) -> list[str]:
+    """The names of the entry's inputs in the order in which the guard program lists them.
+
+    The graph's come first, where it takes them as they are: their list is then handed on, and the
+    price of a parameter is not that of a local variable and of an item of one more list.
+    """
+    names = [f"i{number}" for number in range(len(emitter.inputs))]
+    first = dict.fromkeys(graph_inputs)
+    if len(first) < len(graph_inputs) or not first.keys() <= set(names):
+        return names
+    return [*graph_inputs, *(name for name in names if name not in first)]
+
+
+def _taken_out(order: list[str], graph: int, named: set[str]) -> list[str]:
+    """Lines that give inputs of their own names and leave the list to the graph."""
+    lines = [f"    {name} = inputs[{at}]" for at, name in enumerate(order) if name in named]
+    if graph < len(order):
+        lines.append(f"    del inputs[{graph}:]")
+    return lines
 
 
 class _Checked:

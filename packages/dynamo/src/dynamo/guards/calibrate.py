@@ -43,6 +43,9 @@ class TensorLayout:
     offset: int
     storage: int
     autograd: int  # null: certainly no gradient is required; -1: not found
+    required: (
+        int  # in what `autograd` points to, 1: certainly a gradient is required; -1: not found
+    )
 
 
 def _memory(tensor: torch.Tensor) -> bytes:
@@ -114,6 +117,8 @@ def find_layout() -> TensorLayout:
     dims, sizes, strides, inline = _find_geometry(samples)
     dtype = _find_dtype()
     device_index = _find_device(dtype)
+    fields = [at for at in range(0, keys, _WORD) if not dims <= at < strides + inline * _WORD]
+    autograd = _find_autograd(samples, fields)
     return TensorLayout(
         handle,
         keys,
@@ -125,7 +130,8 @@ def find_layout() -> TensorLayout:
         inline,
         _only(_where(samples, torch.Tensor.storage_offset)),
         _only(_where(samples, lambda tensor: tensor.untyped_storage()._cdata)),
-        _find_autograd(samples),
+        autograd,
+        _find_required(autograd),
     )
 
 
@@ -184,16 +190,46 @@ def _find_device(dtype: int) -> int:
     return index
 
 
-def _find_autograd(samples: Sequence[torch.Tensor]) -> int:
-    """Where a pointer is null for plain tensors and never for those that require a gradient."""
+def _find_autograd(samples: Sequence[torch.Tensor], fields: Sequence[int]) -> int:
+    """Where a pointer is null for plain tensors and never for those that require a gradient.
+
+    Only in `fields`: anything may be behind the object, and where dimensions go that a tensor
+    hasn't got.
+    """
     needing = [_memory(tensor) for tensor in samples if tensor.requires_grad]
     with torch.no_grad():
         plain = [_memory(torch.empty((2,) * n)) for n in range(5)]
     fits = [
         at
-        for at in range(0, _WINDOW, _WORD)
+        for at in fields
         if all(_word(memory, at) > 0xFFFF for memory in needing)
         and all(_word(memory, at) == 0 for memory in plain)
+    ]
+    return fits[0] if len(fits) == 1 else -1
+
+
+_METADATA = 200  # bytes of autograd's metadata that are searched; torch has more
+
+
+def _find_required(autograd: int) -> int:
+    """Where a byte of autograd's metadata is 1 for leaves that require a gradient, and 0 for no other."""
+    if autograd < 0:
+        return -1
+
+    def metadata(tensor: torch.Tensor) -> bytes:
+        return ctypes.string_at(_word(_memory(tensor), autograd), _METADATA)
+
+    with torch.inference_mode(mode=False), torch.enable_grad():
+        leaf = torch.empty(2, requires_grad=True)
+        parameter = torch.nn.Parameter(torch.empty(3))
+        once = torch.empty(2, requires_grad=True).requires_grad_(False)
+        needing = [metadata(leaf), metadata(parameter), metadata(once.detach().requires_grad_())]
+        others = [metadata(once), metadata(leaf * 2), metadata(leaf[:1])]
+        again = metadata(leaf.requires_grad_(False))
+    fits = [
+        at
+        for at in range(_METADATA)
+        if all(m[at] == 1 for m in needing) and not any(m[at] for m in [*others, again])
     ]
     return fits[0] if len(fits) == 1 else -1
 

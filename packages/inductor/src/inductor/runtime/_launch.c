@@ -46,10 +46,16 @@ static struct {
                         int64_t, int32_t, const int64_t *, int64_t, int64_t, Handle *);
   Status (*linear)(Handle, Handle, Handle *, const char *, const double **, int64_t, const char **, Handle *);
 } api;
-static PyTypeObject *tensor_type;
+static PyTypeObject *tensor_type, *parameter_type;
 static Py_ssize_t handle_offset = -1;
 static int32_t byte_dtype;
 static int serial_only; /* set in a forked child: the OpenMP pool of the parent does not exist there */
+
+/* Where a C++ tensor holds its storage and how far into it, and a storage its memory; bytes, -1: not found. */
+static struct {
+  int storage, offset, memory;
+} layout = {-1, -1, -1};
+enum { OBJECT_BYTES = 184, STORAGE_BYTES = 48 }; /* of each, what is searched: no supported torch has less */
 
 #define HANDLE_OF(object) ((Handle)((char *)(object) + handle_offset))
 
@@ -254,6 +260,30 @@ static int fill_from_object(Frame *f, Slot *s, PyObject *object) {
   s->object = Py_NewRef(object);
   s->handle = HANDLE_OF(object);
   s->data = data;
+  return 0;
+}
+
+/* The memory of a tensor that begins where its storage does; NULL where the C ABI must be asked. */
+static inline char *memory_of(PyObject *object) {
+  if (layout.memory < 0 || (Py_TYPE(object) != parameter_type && Py_TYPE(object) != tensor_type)) return NULL;
+  char *impl = *(char **)HANDLE_OF(object), *storage = *(char **)(impl + layout.storage);
+  return storage && !*(int64_t *)(impl + layout.offset) ? *(char **)(storage + layout.memory) : NULL;
+}
+
+/* An input's slot; takes over the reference in *place, unless inputs are kept. A call has hundreds of these. */
+static inline int fill_from_input(Frame *f, Slot *s, PyObject **place) {
+  PyObject *object = *place;
+  char *data = memory_of(object);
+  if (!data) {
+    int status = fill_from_object(f, s, object);
+    if (!status && !f->self->keep) Py_CLEAR(*place);
+    return status;
+  }
+  s->data = data;
+  s->handle = HANDLE_OF(object);
+  s->object = object;
+  if (f->self->keep) Py_INCREF(object);
+  else *place = NULL;
   return 0;
 }
 
@@ -646,14 +676,13 @@ static PyObject *run(Frame *f) {
         break;
       }
       case OP_TENSOR_INPUT:
-        if (fill_from_object(f, &s[w[1]], f->inputs[w[0]])) return NULL;
+        if (fill_from_input(f, &s[w[1]], &f->inputs[w[0]])) return NULL;
         if (f->self->device >= 0 && ((uintptr_t)s[w[1]].data & 15)) { /* the kernels load 16 bytes at once */
-          PyObject *copy = PyObject_CallMethod(f->inputs[w[0]], "clone", NULL);
+          PyObject *copy = PyObject_CallMethod(s[w[1]].object, "clone", NULL);
           int failed = !copy || fill_from_object(f, &s[w[1]], copy);
           Py_XDECREF(copy);
           if (failed) return NULL;
         }
-        if (!f->self->keep) Py_CLEAR(f->inputs[w[0]]);
         w += 2;
         break;
       case OP_CONSTANT:
@@ -728,14 +757,15 @@ static PyObject *launch(PyObject *object, PyObject *const *args, size_t flags, P
   memcpy(f.r, self->initial, self->registers * 8);
   f.threads = serial_only ? 1 : api.max_threads();
   PyObject *list = args[0];
-  for (Py_ssize_t k = 0; k < self->inputs; k++) f.inputs[k] = Py_NewRef(PyList_GET_ITEM(list, k));
-  int status = PyList_SetSlice(list, 0, self->inputs, NULL);
+  /* The list's references become the frame's: as popping each of its items would do, without a loop. */
+  if (self->inputs) memcpy(f.inputs, ((PyListObject *)list)->ob_item, self->inputs * sizeof(PyObject *));
+  Py_SET_SIZE(list, 0);
   Py_INCREF(self);
   bool grad = api.grad_enabled();
   if (grad) api.set_grad_enabled(false);
   Handle guard = NULL;
   if (self->device >= 0 && gpu.new_guard(self->device, &guard)) guard = NULL;
-  PyObject *result = status ? NULL : run(&f);
+  PyObject *result = run(&f);
   hold(&f);
   if (guard) gpu.delete_guard(guard);
   for (Py_ssize_t k = 0; k < self->slots; k++) {
@@ -846,6 +876,46 @@ static void *find(void *const *libraries, const char *name) {
     if (symbol) return symbol;
   }
   return NULL;
+}
+
+/* The one offset from `from` on at which a C++ object holds `wanted`; -1: none or several. */
+static int only_place(const char *object, int from, int to, int64_t wanted) {
+  int found = -1;
+  for (int k = from; k < to; k += 8)
+    if (*(const int64_t *)(object + k) == wanted) {
+      if (found >= 0) return -1;
+      found = k;
+    }
+  return found;
+}
+
+/* set_layout(parameter type, sample, storage's address, offset, memory): where memory is found, from a tensor of
+ * known values that occur once in it. Without it, or where it does not fit, the C ABI is asked. */
+static PyObject *set_layout(PyObject *module, PyObject *args) {
+  PyObject *type, *sample;
+  unsigned long long storage, memory;
+  long long offset;
+  if (!PyArg_ParseTuple(args, "O!OKLK", &PyType_Type, &type, &sample, &storage, &offset, &memory)) return NULL;
+  layout.memory = -1;
+  if (handle_offset < 0 || Py_TYPE(sample) != tensor_type) Py_RETURN_FALSE;
+  const char *impl = *(char **)HANDLE_OF(sample);
+  layout.storage = only_place(impl, 8, OBJECT_BYTES, (int64_t)storage);
+  layout.offset = only_place(impl, 8, OBJECT_BYTES, offset);
+  int found = only_place((char *)(uintptr_t)storage, 8, STORAGE_BYTES, (int64_t)memory);
+  if (layout.storage < 0 || layout.offset < 0 || found < 0) Py_RETURN_FALSE;
+  Py_XSETREF(parameter_type, (PyTypeObject *)Py_NewRef(type));
+  layout.memory = found;
+  Py_RETURN_TRUE;
+}
+
+/* memory(tensor): what memory_of() finds, 0 where it would ask the C ABI; for set-up to check. */
+static PyObject *memory(PyObject *module, PyObject *tensor) {
+  return PyLong_FromVoidPtr(memory_of(tensor));
+}
+
+static PyObject *forget_layout(PyObject *module, PyObject *ignored) {
+  layout.memory = -1;
+  Py_RETURN_NONE;
 }
 
 /* set_up(tensor, libtorch_cpu, libtorch_python): find the C ABI, calibrate where a Python tensor holds its handle. */
@@ -961,6 +1031,9 @@ static PyObject *set_serial(PyObject *module, PyObject *value) {
 static PyMethodDef methods[] = {
     {"set_up", set_up, METH_VARARGS, "Find torch's C ABI; returns the set of direct vendor functions as bits."},
     {"set_up_gpu", set_up_gpu, METH_VARARGS, "Find what programs on a GPU need; returns direct functions as bits."},
+    {"set_layout", set_layout, METH_VARARGS, "Find where tensors hold their memory; whether it was found."},
+    {"forget_layout", forget_layout, METH_NOARGS, "Ask the C ABI for the memory of all tensors."},
+    {"memory", memory, METH_O, "The address of a tensor's memory as inputs are read; 0: by the C ABI."},
     {"set_serial", set_serial, METH_O, "Whether kernels run on one thread only."},
     {0},
 };
@@ -970,7 +1043,7 @@ PyMODINIT_FUNC PyInit__launch(void) {
   PyObject *module = PyModule_Create(&definition);
   if (module && (PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) ||
                  PyModule_AddIntConstant(module, "OPCODES", OP_RETURN + 1) ||
-                 PyModule_AddIntConstant(module, "FACE", 2))) /* launch.py refuses other numbers */
+                 PyModule_AddIntConstant(module, "FACE", 3))) /* launch.py refuses other numbers */
     Py_CLEAR(module);
   return module;
 }

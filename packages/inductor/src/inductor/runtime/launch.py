@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from inductor._torch import device_code, dtype_code, library_paths
+from inductor._torch import device_code, dtype_code, library_paths, storage_address
 
 __all__ = [
     "DIRECT_CALLS",
@@ -79,7 +79,7 @@ class Result(IntEnum):
     OBJECT = 5
 
 
-_FACE = 2  # counts changes of what the launcher's type is called with
+_FACE = 3  # counts changes of what the launcher's type is called with
 
 DIRECT_CALLS = {
     "mm": 1,
@@ -169,11 +169,36 @@ def native_launcher() -> NativeLauncher | None:
             _launch.Launcher, frozenset(k for k in DIRECT_CALLS.values() if bits >> k & 1)
         )
         _self_test(native)
+        if not _find_memory(_launch):
+            _LOG.debug(
+                "where this torch keeps a tensor's memory is not known; it is asked each time"
+            )
     except (RuntimeError, AttributeError, SystemError, TypeError) as error:
         _LOG.debug("the C launcher does not understand this torch: %s", error)
         return None
     os.register_at_fork(after_in_child=lambda: _launch.set_serial(True))
     return native
+
+
+def _find_memory(module: Any) -> bool:
+    """Let the launcher read the address of an input's memory in place; whether it reads right."""
+    buffer = torch.frombuffer(bytearray(8192), dtype=torch.uint8)
+    sample = buffer.as_strided((3, 5), (7, 11), 1237)
+    place = storage_address(sample)
+    if not module.set_layout(torch.nn.Parameter, sample, place, 1237, buffer.data_ptr()):
+        return False
+    read = [
+        torch.empty(5),
+        torch.empty(2, 3, requires_grad=True),
+        torch.nn.Parameter(torch.empty(4, 1, dtype=torch.bfloat16)),
+        buffer.as_strided((2,), (3,), 0),
+    ]
+    asked = [sample, torch.empty(0), torch.empty(3, device="meta"), torch.empty(7)[2:]]
+    right = all(module.memory(tensor) == tensor.data_ptr() for tensor in read)
+    if right and not any(module.memory(tensor) for tensor in asked):
+        return True
+    module.forget_layout()
+    return False
 
 
 def _self_test(native: NativeLauncher) -> None:
