@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from inductor.errors import InductorError
 from inductor.runtime.cpp_build import library_for
 from inductor.runtime.errors import BuildError
+from inductor.runtime.heap import keep_heap
 from inductor.runtime.launch import conform, native_launcher, reserve
 from inductor.runtime.reference import ReferenceCallable
 from inductor.runtime.replay import Replayed
@@ -53,6 +54,8 @@ class CallProgram:
 
     def launcher(self, native: NativeLauncher, recover: Any) -> Any:
         """The launcher; `recover` runs the graph when a kernel refuses its inputs."""
+        if self.device < 0:
+            keep_heap()
         return native.launcher(
             code=self.code,
             registers=self.registers,

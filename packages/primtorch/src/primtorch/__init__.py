@@ -6,6 +6,7 @@ from primtorch.conformance import ConformanceReport, check_backend
 from primtorch.coverage import coverage_report
 from primtorch.determinism import ORDER_DEPENDENT, deterministic
 from primtorch.prims import PRIMS, is_prim
+from primtorch.recurrent_layer import fuses_lstm
 from primtorch.registry import decomposes
 from primtorch.tables import (
     ATTENTION_KERNELS,
@@ -27,6 +28,7 @@ __all__ = [
     "decomposes",
     "decomposition_table",
     "deterministic",
+    "fuses_lstm",
     "is_prim",
     "substitute",
 ]

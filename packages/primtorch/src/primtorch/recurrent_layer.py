@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from primtorch.symbolic.layout import Sizes
 
-__all__ = ["RecurrentLayer"]
+__all__ = ["RecurrentLayer", "fuses_lstm"]
 
 _SETTINGS = "str kind, bool reverse"
 _LIBRARY.define(
@@ -42,17 +42,21 @@ _LIBRARY.define(
 _LSTM = 2  # the library's number of the kind
 
 
+def fuses_lstm(dtype: torch.dtype) -> bool:
+    """Whether eager runs the library's fused layer for an LSTM without projection in `dtype`, on a CPU."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    if dtype is torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype is torch.float32
+
+
 def _is_fused(input: Tensor, state: Tensor, cell: Tensor | None) -> bool:
-    """Whether eager runs the library's fused layer: that of an LSTM without projection."""
     return (
         cell is not None
         and cell.shape[-1] == state.shape[-1]
         and input.numel() != 0
-        and torch.backends.mkldnn.is_available()
-        and (
-            input.dtype is torch.float32
-            or (input.dtype is torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported())
-        )
+        and fuses_lstm(input.dtype)
     )
 
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from inductor.ir.index import contiguous_stride
 from inductor.lowering.linear import LINEAR
+from inductor.lowering.recurrent import LAYER, fused
 from inductor.runtime.launch import DIRECT_CALLS
 
 if TYPE_CHECKING:
@@ -55,6 +57,8 @@ def _describe(step: OperatorCall) -> DirectCall | None:
         return _attention(step)
     if operator is aten.convolution.default:
         return _convolution(step)
+    if operator is LAYER:
+        return _recurrent_layer(step)
     return None
 
 
@@ -102,3 +106,13 @@ def _convolution(step: OperatorCall) -> DirectCall | None:
     for values in lists:
         numbers += values
     return DirectCall(DIRECT_CALLS["convolution"], (tensor, weight, bias), tuple(numbers))
+
+
+def _recurrent_layer(step: OperatorCall) -> DirectCall | None:
+    steps, state, cell, weights, _, reverse, keep = step.args
+    if not fused(steps, state, cell, weights):
+        return None
+    tensors = (steps, *weights, state, cell)
+    if any(view.stride != contiguous_stride(view.shape) for view in tensors):
+        return None
+    return DirectCall(DIRECT_CALLS["lstm"], tensors, (state.shape[-1], reverse, keep))

@@ -45,6 +45,8 @@ static struct {
   Status (*convolution)(Handle, Handle, Handle *, const int64_t *, int64_t, const int64_t *, int64_t, const int64_t *,
                         int64_t, int32_t, const int64_t *, int64_t, int64_t, Handle *);
   Status (*linear)(Handle, Handle, Handle *, const char *, const double **, int64_t, const char **, Handle *);
+  Status (*recurrent)(Handle, Handle, Handle, Handle, Handle, Handle, Handle, int32_t, const int64_t *, int64_t, int64_t,
+                      int64_t, int64_t, int32_t, int32_t, int32_t, int32_t, Handle *, Handle *, Handle *, Handle *);
 } api;
 static PyTypeObject *tensor_type, *parameter_type;
 static Py_ssize_t handle_offset = -1;
@@ -100,7 +102,8 @@ enum {
   OP_RETURN         /* count, results.. */
 };
 enum { NO_CONTEXT = 201 }; /* the driver's code of an error */
-enum { DIRECT_NONE, DIRECT_MM, DIRECT_BMM, DIRECT_ADDMM, DIRECT_BADDBMM, DIRECT_FLASH, DIRECT_CONVOLUTION, DIRECT_LINEAR };
+enum { DIRECT_NONE, DIRECT_MM, DIRECT_BMM, DIRECT_ADDMM, DIRECT_BADDBMM, DIRECT_FLASH, DIRECT_CONVOLUTION, DIRECT_LINEAR,
+       DIRECT_LSTM };
 enum { VALUE_OBJECT, VALUE_TENSOR, VALUE_REGISTER, VALUE_LIST, VALUE_FLOAT };
 enum { RESULT_NONE, RESULT_VIEW, RESULT_CLONE, RESULT_INTEGER, RESULT_FLOAT, RESULT_OBJECT };
 
@@ -411,7 +414,8 @@ static int adopt(Frame *f, const int64_t *o, Handle h) {
     return 1;
   }
   Slot *s = &f->slots[o[0]];
-  int fits = layout_fits(f, h, o[2], o + 3);
+  int workspace = DTYPE(o[1]) == byte_dtype && o[2] == 1 && !f->r[o[3]]; /* promised as none, as large as it is */
+  int fits = workspace || layout_fits(f, h, o[2], o + 3);
   if (!fits || s->data || s->handle) { /* placed elsewhere or differently laid out: copy, which needs Python */
     hold(f);
     PyObject *wrapped = api.wrap(h), *made = wrapped ? conformed(f, wrapped, o[2], o + 3) : NULL;
@@ -425,6 +429,30 @@ static int adopt(Frame *f, const int64_t *o, Handle h) {
   s->handle = h;
   s->owned = 1;
   return !api.get_data_ptr(h, (void **)&s->data);
+}
+
+enum { LSTM_MODE = 2 }; /* the library's number */
+
+/* One direction of one layer. Numbers: width of the state, reverse, keep what the backward needs: where gradients are on. */
+static int run_lstm(Frame *f, Handle *t, const int64_t *n, const int64_t *o) {
+  Handle made[4] = {0};
+  int keep = f->r[n[2]] != 0, ok;
+  bool before = api.grad_enabled();
+  api.set_grad_enabled(keep);
+  ok = !api.recurrent(t[0], t[1], t[2], t[3], t[4], t[5], t[6], f->r[n[1]] != 0, NULL, 0, LSTM_MODE, f->r[n[0]], 1, 1, 0, 0,
+                      keep, &made[0], &made[1], &made[2], &made[3]);
+  api.set_grad_enabled(before);
+  if (!ok) return 0;
+  for (int k = 0; k < 4; k++) {
+    if (k == 3 && !keep && o[0] >= 0) { /* there is none: only Python can tell its reader */
+      api.delete_handle(made[k]);
+      ok = 0;
+    } else {
+      ok &= adopt(f, o, made[k]);
+    }
+    o += 3 + 2 * o[2];
+  }
+  return ok;
 }
 
 /* Returns 1 when the vendor function did the work, 0 when Python must. */
@@ -485,6 +513,7 @@ static int direct(Frame *f, int64_t kind, const int64_t *w) {
         ok = !api.linear(t[0], t[1], t[2] ? &t[2] : NULL, "none", NULL, 0, algorithm, &a) && adopt(f, o, a);
         break;
       }
+      case DIRECT_LSTM: ok = run_lstm(f, t, n, o); break;
       default: ok = 0;
     }
   for (int64_t k = 0; k < count; k++)
@@ -956,6 +985,7 @@ static PyObject *set_up(PyObject *module, PyObject *args) {
   OPTIONAL(flash, "aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu");
   OPTIONAL(convolution, "aoti_torch_cpu_convolution");
   OPTIONAL(linear, "aoti_torch_cpu__linear_pointwise");
+  OPTIONAL(recurrent, "aoti_torch_cpu_mkldnn_rnn_layer");
   int32_t (*byte)(void) = (int32_t(*)(void))find(libraries, "aoti_torch_dtype_uint8");
   if (!byte) {
     PyErr_SetString(PyExc_RuntimeError, "torch does not export aoti_torch_dtype_uint8");
@@ -981,7 +1011,7 @@ static PyObject *set_up(PyObject *module, PyObject *args) {
   int available = (api.mm_out != NULL) << DIRECT_MM | (api.bmm_out != NULL) << DIRECT_BMM |
                   (api.addmm_out != NULL) << DIRECT_ADDMM | (api.baddbmm_out != NULL) << DIRECT_BADDBMM |
                   (api.flash != NULL) << DIRECT_FLASH | (api.convolution != NULL) << DIRECT_CONVOLUTION |
-                  (api.linear != NULL) << DIRECT_LINEAR;
+                  (api.linear != NULL) << DIRECT_LINEAR | (api.recurrent != NULL) << DIRECT_LSTM;
   return PyLong_FromLong(available);
 }
 

@@ -89,6 +89,7 @@ DIRECT_CALLS = {
     "flash": 5,
     "convolution": 6,
     "linear": 7,
+    "lstm": 8,
 }
 """Vendor functions that `_launch.c` calls through the C ABI."""
 
