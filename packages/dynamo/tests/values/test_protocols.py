@@ -227,3 +227,29 @@ def test_two_objects_that_become_one_are_noticed():
     one, other = Wrapped(1), Wrapped(5)
     for a, b in ((one, other), (one, one), (other, other), (other, one)):
         assert same(compiled(a, b, X), function(a, b, X))
+
+
+class Held:
+    def __init__(self, value):
+        self.value = value
+        self.other = None
+
+
+def test_a_weak_reference_ends_with_its_object():
+    def held(x):
+        first, last = Held(x), Held(x * 2)
+        last.other = {"first": [first]}
+        reference = weakref.ref(first)
+        del first
+        return reference().value, reference() is not None, last
+
+    def dropped(x):
+        made = Held(x)
+        reference = weakref.ref(made)
+        del made
+        return x + 1, reference() is None
+
+    assert same(dynamo.optimize("eager", fullgraph=True, options=STRICT)(held)(X)[:2], held(X)[:2])
+    with pytest.raises(dynamo.CaptureError, match="may be gone"):
+        dynamo.optimize("eager", fullgraph=True)(dropped)(X)
+    assert same(dynamo.optimize("eager", options=STRICT)(dropped)(X), dropped(X))

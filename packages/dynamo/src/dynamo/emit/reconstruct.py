@@ -27,6 +27,7 @@ from dynamo.source import ConstantSource
 from dynamo.values.arrays import TracedArray
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
+from dynamo.values.lifetimes import is_held
 from dynamo.values.operators import SequenceIterator, UserIterator
 from dynamo.values.shadows import Lazy
 from primtorch.fake import FakeTensor
@@ -312,6 +313,9 @@ class Emitter:
         if kind is super:
             raise CannotReconstruct("a super object")
         if kind is weakref.ref:
+            machine = self.recorder.machine
+            if machine is not None and machine.frames and not is_held(machine, value()):
+                raise CannotReconstruct("a weak reference to an object that may be gone")
             return self.remember(
                 value, self._fresh(f"{self.constant(weakref.ref)}({self.value(value())})")
             )

@@ -24,6 +24,7 @@ from dynamo.source import ConstantSource, ReferentSource
 from dynamo.values import attributes, modules, operators
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
+from dynamo.values.lifetimes import is_held
 from dynamo.values.native import call_native
 from dynamo.values.numpy_values import call_dispatcher, is_dispatcher
 from dynamo.values.rules import RULES, type_of
@@ -310,7 +311,13 @@ def _referent(machine: Machine, reference: Any) -> Any:
     """What a weak reference refers to; one from outside is the same object in every call that fits."""
     session = machine.session
     if session.is_created(reference):
-        return reference()
+        target = reference()
+        if session.is_created(target) and not is_held(machine, target):
+            raise GraphBreak(
+                BreakReason.UNSUPPORTED_VALUE,
+                "a weak reference is followed to an object that may be gone",
+            )
+        return target
     return session.wrap(reference(), ReferentSource(session.known_source(reference)))
 
 
