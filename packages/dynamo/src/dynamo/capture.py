@@ -34,6 +34,7 @@ from dynamo.errors import (
     SkipFrame,
     describe_break,
 )
+from dynamo.faults import require_programs
 from dynamo.graph.gradients import tangled
 from dynamo.graph.recorder import GraphInput, Recorder
 from dynamo.graph.sizes import History, Sizes
@@ -191,6 +192,7 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
                         "the recursion is too deep to capture", recursion=True
                     ) from error
                 except Exception as error:
+                    require_programs(error)
                     raise UserError from error
             machine.interpreting = False
             if machine.failed_finally is not None:

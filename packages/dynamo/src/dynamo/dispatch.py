@@ -20,7 +20,7 @@ from dynamo._native import CodeCache, CompiledFunction, forget_codes, run_origin
 from dynamo._torch import functorch_depth, python_dispatch_enabled
 from dynamo.capture import Captured, Request, UserError, capture
 from dynamo.emit.resume import Resume
-from dynamo.errors import DynamoError, InternalError, RecompileRefused, SkipFrame
+from dynamo.errors import DynamoError, InternalError, OwnFault, RecompileRefused, SkipFrame
 from dynamo.frames import NestedFrames
 from dynamo.graph.sizes import History
 
@@ -130,6 +130,7 @@ class Compiler:
         self._resumes: dict[Any, Resume] = {}
         self._regions: dict[CodeType, bool | None] = {}  # what `error_on_graph_break` says there
         self._worth: dict[CodeType, Worth] = {}
+        self._mistaken: set[CodeType] = set()
         self._caches: list[CodeCache] = []
         self._suspended: list[tuple[CodeCache, tuple[Entry, ...]]] = []
         self.nested = NestedFrames(self.cache, self._find_for_frame)
@@ -342,11 +343,14 @@ class Compiler:
             if error.__cause__ is not None:
                 error.__cause__.__traceback__ = None
             raise
+        fault = InternalError(
+            f"capture of {function.__qualname__} raised {error.__cause__!r}, which running it does not"
+        )
         if self.options.strict:
-            raise InternalError(
-                f"capture of {function.__qualname__} raised {error.__cause__!r}, which running it "
-                "does not"
-            ) from error.__cause__
+            raise fault from error.__cause__
+        if function.__code__ not in self._mistaken:
+            self._mistaken.add(function.__code__)
+            _log.warning("a fault of the compiler; the call ran eagerly: %s", fault)
         return result
 
     def _limit(
@@ -370,6 +374,21 @@ class Compiler:
             raise fault
         _log.warning("a fault of the compiler; the function runs eagerly: %s", fault)
         cache.miss = None
+
+    def _report(self, cache: CodeCache, function: types.FunctionType, error: BaseException) -> None:
+        """A fault of this package while it captured a function."""
+        cause, where = (
+            (error.error, f" ({error.place})") if isinstance(error, OwnFault) else (error, "")
+        )
+        line = f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+        fault = InternalError(
+            f"capture of {function.__qualname__}, {line}, failed: {cause!r}{where}"
+        )
+        if self.options.strict:
+            raise fault from cause
+        self._fault(cache, fault)
+        # The frames of the capture must not live as long as the error does.
+        cause.__traceback__ = None
 
     def _capture(
         self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
@@ -408,11 +427,8 @@ class Compiler:
             return None
         except (DynamoError, UserError):
             raise
-        except Exception as error:
-            fault = InternalError(f"capture of {function.__qualname__} failed: {error!r}")
-            if self.options.strict:
-                raise fault from error
-            self._fault(cache, fault)
+        except (OwnFault, Exception) as error:  # noqa: BLE001 - reported, and raised where strict
+            self._report(cache, function, error)
             return None
         self._put(function, captured)
         self.captured.append(replace(captured, material=None))

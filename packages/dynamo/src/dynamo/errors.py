@@ -7,8 +7,8 @@
     |-- RecompileRefused        a call that no entry serves, under the stance "fail_on_recompile"
     `-- UsageError              a wrong argument of the public face (also ValueError)
 
-`GraphBreak` and `Restart` steer the interpreter and never leave it: they derive from `BaseException` so that
-no handler of the captured program can see them. Each message says what was captured, the user's file and
+`GraphBreak`, `Restart` and `OwnFault` steer the interpreter and never leave it: they derive from `BaseException`
+so that no handler of the captured program can see them. Each message says what was captured, the user's file and
 line, why, and what to do.
 """
 
@@ -25,6 +25,7 @@ __all__ = [
     "DynamoError",
     "GraphBreak",
     "InternalError",
+    "OwnFault",
     "RecompileRefused",
     "Restart",
     "UsageError",
@@ -119,6 +120,15 @@ class SkipFrame(BaseException):
         super().__init__(why)
         self.why = why
         self.recursion = recursion
+
+
+class OwnFault(BaseException):
+    """A fault of this package met while a program was interpreted: no handler of the program may see it."""
+
+    def __init__(self, error: BaseException, place: str) -> None:
+        super().__init__(error, place)
+        self.error = error
+        self.place = place
 
 
 class CaptureError(DynamoError):

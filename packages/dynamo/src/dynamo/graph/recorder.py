@@ -18,6 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from dynamo.errors import BreakReason, GraphBreak
+from dynamo.faults import require_programs
 from dynamo.graph import calls, gradients
 from dynamo.graph.carve import Region, expose
 from dynamo.graph.data import has_history, replace_data
@@ -59,7 +60,11 @@ class _Mode(TorchFunctionMode):
     def __torch_function__(  # the mode's protocol
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        return self.recorder.intercept(func, args, kwargs or {})
+        try:
+            return self.recorder.intercept(func, args, kwargs or {})
+        except TypeError as error:  # torch takes it for "not my operand"
+            require_programs(error)
+            raise
 
 
 class Recorder:
@@ -740,21 +745,9 @@ def _beginning() -> None:
 
 
 _PLAIN: frozenset[type] = frozenset(
-    {
-        int,
-        float,
-        bool,
-        complex,
-        str,
-        bytes,
-        type(None),
-        type(Ellipsis),
-        torch.dtype,
-        torch.device,
-        torch.layout,
-        torch.memory_format,
-    }
-)
+    {int, float, bool, complex, str, bytes, type(None), type(Ellipsis), torch.dtype, torch.device,
+     torch.layout, torch.memory_format}
+)  # fmt: skip
 
 
 _DTYPES: dict[Any, torch.dtype] = {int: torch.int64, float: torch.float64, bool: torch.bool}

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dynamo.errors import BreakReason, GraphBreak
+from dynamo.faults import require_programs
 from dynamo.machine.frame import Frame, bind
 from primtorch.errors import DataDependentError
 
@@ -80,6 +81,7 @@ class Machine:
                     BreakReason.DATA_DEPENDENT_VALUE, "a tensor's value is needed"
                 ) from error
             except Exception as error:
+                require_programs(error)
                 if not self._handle(frame, error):
                     del frames[frames.index(frame) :]
                     raise

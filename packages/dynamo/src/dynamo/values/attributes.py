@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.errors import BreakReason, GraphBreak
+from dynamo.faults import require_programs
 from dynamo.graph.tensor_classes import is_traced, own_attribute
 from dynamo.graph.wrappers import wrapper_attribute
 from dynamo.guards import GuardKind
@@ -326,7 +327,8 @@ def _object(machine: Machine, owner: Any, name: str) -> Any:
 
         try:
             return calls.call(machine, getter, (owner, name), {})
-        except AttributeError:
+        except AttributeError as error:
+            require_programs(error)
             fallback = special(cls, "__getattr__")
             if fallback is None:
                 raise
@@ -401,7 +403,8 @@ def _property(machine: Machine, owner: Any, found: property, name: str) -> Any:
         raise AttributeError(f"property '{name}' of '{type(owner).__name__}' object has no getter")
     try:
         return calls.call(machine, found.fget, (owner,), {})
-    except AttributeError:
+    except AttributeError as error:
+        require_programs(error)
         # `__getattr__` is asked after a property that raised AttributeError.
         if class_attribute(type(owner), "__getattr__") is MISSING:
             raise

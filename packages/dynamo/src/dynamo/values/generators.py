@@ -10,6 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from dynamo.errors import GraphBreak
+from dynamo.faults import require_programs
 from dynamo.machine.versions import PY312
 
 if TYPE_CHECKING:
@@ -135,7 +136,8 @@ class TracedGenerator:
                 if type(inner) is TracedGenerator
                 else attributes.load(machine, inner, name)
             )
-        except AttributeError:
+        except AttributeError as absent:
+            require_programs(absent)
             return None, error
         try:
             value = calls.call(machine, method, () if name == "close" else (error,), {})

@@ -7,6 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from dynamo.errors import BreakReason, GraphBreak
+from dynamo.faults import require_programs
 from dynamo.values import attributes
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def import_from(machine: Machine, module: Any, name: str) -> Any:
     """`from module import name`."""
     try:
         return attributes.load(machine, module, name)
-    except AttributeError:
+    except AttributeError as error:
+        require_programs(error)
         found = sys.modules.get(f"{module.__name__}.{name}")
         if found is None:
             raise ImportError(f"cannot import name '{name}' from '{module.__name__}'") from None

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.errors import BreakReason, GraphBreak
+from dynamo.faults import require_programs
 from dynamo.values import attributes, operators
 from dynamo.values.arrays import TracedArray, type_of_array
 from dynamo.values.attributes import MISSING, special
@@ -147,7 +148,8 @@ def _getattr(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if len(args) == 3:
         try:
             return attributes.load(machine, args[0], args[1])
-        except AttributeError:
+        except AttributeError as error:
+            require_programs(error)
             return args[2]
     return attributes.load(machine, *args)
 
@@ -156,7 +158,8 @@ def _getattr(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def _hasattr(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         attributes.load(machine, *args)
-    except AttributeError:
+    except AttributeError as error:
+        require_programs(error)
         return False
     return True
 
@@ -476,6 +479,8 @@ def _sum(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 def _extreme(function: Any, comparison: Any) -> None:
     @rule(function)
     def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if not args:
+            raise TypeError(f"{function.__name__} expected at least 1 argument, got 0")
         items = list(args) if len(args) > 1 else list(operators.iterate(machine, args[0]))
         key = kwargs.get("key")
         if not items:

@@ -347,7 +347,10 @@ class Session:
         found = self.instance_dicts.get(id(owner))
         if found is not None:
             return found.copy
-        own: dict[str, Any] = object.__getattribute__(owner, "__dict__")
+        try:
+            own: dict[str, Any] = object.__getattribute__(owner, "__dict__")
+        except AttributeError as error:
+            raise AttributeError(*error.args) from None  # the program's: it asked for it
         source = self.sources.get(id(owner))
         if source is None or id(owner) in self._created or id(owner) in self.shadows_by_copy:
             return own

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from dynamo.faults import require_programs
 from dynamo.machine.program import opcode
 from dynamo.values import attributes, calls, operators
 
@@ -220,7 +221,8 @@ def match_class(machine: Machine, frame: Frame, op: Op) -> None:
     for name in wanted:
         try:
             values.append(attributes.load(machine, subject, name))
-        except AttributeError:
+        except AttributeError as error:
+            require_programs(error)
             stack.append(None)
             return
     stack.append(tuple(values))
