@@ -64,6 +64,14 @@ def test_uniform_is_uniform_and_below_one(dtype):
     assert abs(float(wide.var()) - 1 / 12) < 0.002
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_four_neighbours_take_the_words_of_one_counter(dtype):
+    words = torch.stack(philox_words(torch.tensor([7]), 3, 4), dim=1).flatten()[:13]
+    bits = {torch.float16: 11, torch.bfloat16: 8}.get(dtype, 24)
+    drawn = prim.philox_uniform(torch.tensor([7]), 3, [13], dtype=dtype)
+    assert (drawn.double() * 2**bits).tolist() == (words >> (32 - bits)).tolist()
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_normal_is_normal(dtype):
     drawn = prim.philox_normal(torch.tensor([-3]), 5, [100000], dtype=dtype).double()

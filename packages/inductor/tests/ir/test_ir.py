@@ -266,3 +266,40 @@ def test_apply_operation_passes_fields_as_the_protocol_says():
         Probe(), Operation("load", (0,), torch.float32, "x", 3, "bfloat16", masked=True), {0: "m"}
     )
     assert calls == [("load", ("x", 3, torch.bfloat16, (), "m"))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("by", [0.9, 3.0, 0.0, -2.0, float("inf"), float("nan")])
+def test_a_truth_value_over_a_constant(dtype, by):
+    recorder = Recorder((2,))
+    (i,) = recorder.outer
+    mask = recorder.load("mask", i, torch.bool)
+    quotient = recorder.op("div", recorder.to_dtype(mask, dtype), recorder.constant(by, dtype))
+    recorder.store("out", i, quotient, dtype)
+    body = recorder.finish()
+    assert ("div" in {operation.name for _, operation, _ in body.operations()}) == (
+        not 0 < by < float("inf")
+    )
+    storages = {"mask": torch.tensor([True, False]), "out": torch.zeros(2, dtype=dtype)}
+    run_body(body, storages, {}, {}, {})
+    expected = torch.tensor([1, 0], dtype=dtype) / torch.tensor(by, dtype=dtype)
+    torch.testing.assert_close(storages["out"], expected, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_constants_and_truth_values_are_rounded_while_recording(dtype):
+    recorder = Recorder((2,))
+    (i,) = recorder.outer
+    mask = recorder.load("mask", i, torch.bool)
+    choice = recorder.op(
+        "where", mask, recorder.constant(0.3, torch.float32), recorder.constant(1e9, torch.float32)
+    )
+    recorder.store("out", i, recorder.round_to(choice, dtype), dtype)
+    recorder.store("number", i, recorder.to_dtype(mask, dtype), dtype)
+    body = recorder.finish()
+    assert "round_to" not in {operation.name for _, operation, _ in body.operations()}
+    storages = {"mask": torch.tensor([True, False])}
+    storages |= {name: torch.zeros(2, dtype=dtype) for name in ("out", "number")}
+    run_body(body, storages, {}, {}, {})
+    assert torch.equal(storages["out"], torch.tensor([0.3, 1e9]).to(dtype))
+    assert storages["number"].tolist() == [1, 0]

@@ -50,7 +50,7 @@ def reduction(kind, shape, dtype, result, *, columns=False):
 
 
 @pytest.mark.parametrize("columns", [False, True])
-@pytest.mark.parametrize("shape", [(1, 1 << 16), (3, 50021), (64, 8192)])
+@pytest.mark.parametrize("shape", [(1, 1 << 16), (3, 50021), (64, 61440)])
 @pytest.mark.parametrize("kind", ["sum", "max", "min", "any", "all", "welford", "prod"])
 def test_long_reductions_of_few_rows(kind, shape, columns):
     result = torch.bool if kind in ("any", "all") else F32
@@ -80,13 +80,13 @@ def test_long_reductions_of_few_rows(kind, shape, columns):
 
 @pytest.mark.parametrize("kind", ["sum", "max", "min"])
 def test_integers_are_padded_with_what_changes_nothing(kind):
-    graph = graph_of(CUDA, x=((2, 40009), torch.int32), out=((2,), torch.int32))
-    body = reduction(kind, (2, 40009), torch.int32, torch.int32)
+    graph = graph_of(CUDA, x=((2, 80009), torch.int32), out=((2,), torch.int32))
+    body = reduction(kind, (2, 80009), torch.int32, torch.int32)
     kernel = make_kernel("k0", body, graph.buffers, locals_=(), device=CUDA, nodes=())
     split, steps = split_kernels(graph, [kernel])
     assert len(steps) == 2
     storages = {
-        "x": torch.randint(-50, -1, (80018,), dtype=torch.int32),
+        "x": torch.randint(-50, -1, (160018,), dtype=torch.int32),
         "out": torch.zeros(2, dtype=torch.int32),
     }
     expected = {name: tensor.clone() for name, tensor in storages.items()}
@@ -96,7 +96,8 @@ def test_integers_are_padded_with_what_changes_nothing(kind):
 
 
 @pytest.mark.parametrize(
-    ("device", "shape"), [(CPU, (1, 1 << 16)), (CUDA, (5000, 4096)), (CUDA, (2, 600))]
+    ("device", "shape"),
+    [(CPU, (1, 1 << 16)), (CUDA, (5000, 4096)), (CUDA, (2, 600)), (CUDA, (100, 40000))],
 )
 def test_kernels_that_fill_the_device_or_are_short_stay_whole(device, shape):
     graph = graph_of(device, x=(shape, F32), bias=((shape[0],), F32), out=((shape[0],), F32))

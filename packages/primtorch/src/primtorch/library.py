@@ -6,8 +6,9 @@ the element in the contiguous result), so that a compiler may fuse, reorder and 
 
 The exact function, which code generators reproduce bit by bit: Philox 4x32 with 10 rounds, key = (low, high 32 bits
 of the seed), counter = (low, high 32 bits of the index, low, high 32 bits of the offset), giving words w0..w3.
-    uniform float32   (w0 >> 8) * 2**-24            float64  ((w0 << 21) | (w1 >> 11)) * 2**-53
-            float16   (w0 >> 21) * 2**-11           bfloat16 (w0 >> 24) * 2**-8
+    uniform float32   (w >> 8) * 2**-24, float16 (w >> 21) * 2**-11, bfloat16 (w >> 24) * 2**-8, where w is word
+            index mod 4 of the counter with index div 4: one call serves four neighbours
+            float64   ((w0 << 21) | (w1 >> 11)) * 2**-53
     normal  half, float32  sqrt(-2 log(((w0 >> 8) + 1) * 2**-24)) * cos(2 pi (w1 >> 8) * 2**-24), rounded once
             float64        the same with ((w0 << 21 | w1 >> 11) + 1) * 2**-53 and (w2 << 21 | w3 >> 11) * 2**-53
     randint width = high - low: up to 2**32  low + (w0 * width >> 32), else low + (((w1 << 32) | w0) mod width),
@@ -103,11 +104,13 @@ def philox_uniform(
     seed: torch.Tensor, offset: int, size: list[int], *, dtype: torch.dtype
 ) -> torch.Tensor:
     """Uniform numbers in [0, 1), exact multiples of the step that `dtype` resolves, shape `size`."""
-    word_0, word_1, _, _ = philox_words(seed, offset, math.prod(size))
+    count = math.prod(size)
     if dtype is torch.float64:
+        word_0, word_1, _, _ = philox_words(seed, offset, count)
         return _unit_double(word_0, word_1).view(size)
     bits = {torch.float16: 11, torch.bfloat16: 8}.get(dtype, 24)
-    return ((word_0 >> (32 - bits)).to(torch.float32) * 2.0**-bits).to(dtype).view(size)
+    words = torch.stack(philox_words(seed, offset, -(-count // 4)), dim=1).flatten()[:count]
+    return ((words >> (32 - bits)).to(torch.float32) * 2.0**-bits).to(dtype).view(size)
 
 
 def philox_normal(

@@ -1,7 +1,8 @@
 """The counter-based random numbers of bodies, in torch: Philox 4x32 with 10 rounds.
 
 Key: the seed's low and high 32 bits; counter: the element's, then the offset's low and high 32
-bits. Equal, element for element, to the `primtorch.philox_*` operators.
+bits. Uniform float32 numbers take the four words of one counter for four neighbouring elements.
+Equal, element for element, to the `primtorch.philox_*` operators.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ def _unit_double(high: Tensor, low: Tensor, plus: int = 0) -> Tensor:
 
 def philox_uniform(seed: Tensor, offset: Tensor, element: Tensor, dtype: torch.dtype) -> Tensor:
     """Uniform in [0, 1) as float32 or float64."""
-    word_0, word_1, _, _ = _words(seed, offset, element)
     if dtype == torch.float64:
+        word_0, word_1, _, _ = _words(seed, offset, element)
         return _unit_double(word_0, word_1)
-    return (word_0 >> 8).to(torch.float32) * 2.0**-24
+    words = torch.stack(_words(seed, offset, element >> 2))
+    word = words.gather(0, (element & 3).expand(words.shape[1:])[None])[0]
+    return (word >> 8).to(torch.float32) * 2.0**-24
 
 
 def philox_normal(seed: Tensor, offset: Tensor, element: Tensor, dtype: torch.dtype) -> Tensor:

@@ -8,8 +8,10 @@ positions renumbered.
 
 from __future__ import annotations
 
+import math
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal, cast
 
 import torch
@@ -109,8 +111,16 @@ class Recorder:
         """What was recorded for a value."""
         return self._operations[value.position]
 
+    def recorded(self) -> tuple[Operation, ...]:
+        """All that was recorded so far."""
+        return tuple(self._operations)
+
     def emit(self, operation: Operation) -> Scalar:
         """Record an operation (or find the equal one that is visible)."""
+        if operation.name == "div":
+            known = self._quotient_of_truth(operation)
+            if known is not None:
+                return known
         inner = self.level == "inner"
         if operation.name not in EFFECTS:
             position = self._seen.get(operation)
@@ -131,6 +141,22 @@ class Recorder:
         if operation.name not in EFFECTS:
             (self._seen if lasting else self._seen_inner)[operation] = position
         return Scalar(position, operation.dtype)
+
+    def _quotient_of_truth(self, operation: Operation) -> Scalar | None:
+        """A truth value as a number, divided by a constant, as the choice between two constants.
+
+        A mask that is scaled by what it keeps asks for it; a correctly rounded division is a dozen instructions.
+        """
+        dividend, divisor = (self._operations[operand] for operand in operation.operands)
+        if divisor.name != "constant" or dividend.name != "to_dtype":
+            return None
+        condition = Scalar(dividend.operands[0], self._operations[dividend.operands[0]].dtype)
+        by = constant_value(str(divisor.attribute))
+        if condition.dtype != torch.bool or not isinstance(by, float) or not 0 < by < math.inf:
+            return None
+        inverse = float(torch.tensor(1.0, dtype=operation.dtype) / by)
+        branches = (self.constant(value, operation.dtype) for value in (inverse, 0.0))
+        return self.op("where", condition, *branches)
 
     def _invariant(self, operation: Operation) -> bool:
         """Whether an operation of a sweep has the same value at all of its points."""
@@ -311,10 +337,19 @@ class Recorder:
             return value
         if operation.name == "load" and operation.attribute == name:
             return value
-        if operation.name == "where" and self._hoist and self.level == "inner":
+        if operation.name == "constant":
+            return self.constant(_rounded(str(operation.attribute), dtype), torch.float32)
+        if (
+            operation.name == "to_dtype"
+            and self._operations[operation.operands[0]].dtype == torch.bool
+        ):
+            return value  # 0 or 1
+        if operation.name == "where":
             condition, *branches = operation.operands
-            if condition not in self._lasting and self._lasting.issuperset(branches):
-                # Both branches can be rounded before the sweep, once.
+            constants = all(self._operations[branch].name == "constant" for branch in branches)
+            before = self._hoist and self.level == "inner" and condition not in self._lasting
+            if constants or (before and self._lasting.issuperset(branches)):
+                # Both branches can be rounded now or before the sweep, once.
                 rounded = [
                     self.round_to(Scalar(branch, torch.float32), dtype) for branch in branches
                 ]
@@ -451,6 +486,14 @@ def storage_dtype(operation: Operation) -> torch.dtype:
 
 def _storage(dtype: torch.dtype) -> str | None:
     return half_name(dtype) if dtype in HALF_DTYPES else None
+
+
+@lru_cache(maxsize=1024)
+def _rounded(text: str, dtype: torch.dtype) -> float:
+    """A constant on a half type's grid."""
+    value = constant_value(text)
+    assert isinstance(value, float)
+    return float(torch.tensor(value, dtype=torch.float32).to(dtype))
 
 
 def _exact(value: Constant) -> Attribute:

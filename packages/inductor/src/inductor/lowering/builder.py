@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from inductor.ir.index import contiguous_stride, linear_index
+from inductor.analysis.cost import smallest
+from inductor.ir.index import contiguous_stride, linear_index, product
 from inductor.ir.nodes import Buffer, LoopNode, OperatorCall, Origin, View
 from inductor.ir.operations import HALF_DTYPES
 from inductor.ir.recorder import Recorder, Scalar
@@ -32,6 +33,8 @@ FREE_OPERATIONS = 12
 LARGEST_COMPUTATION = 120
 MOST_LOADS = 16
 IMAGE_RANKS = (4, 5)
+FEWER_PICKED = 8
+"""By how much fewer elements are picked than there are where that is done row by row."""
 ROW_ALIGNMENT = 16
 SHORTEST_PADDED_ROW = 512
 PRODUCTS = frozenset(
@@ -273,6 +276,8 @@ class Builder:
         """
         rank = len(value.shape)
         reduced = set(dimensions)
+        if load is None and all(axis in reduced for axis in range(rank)):
+            self._pick_first(value)
         hint = layout_for(value.shape, value.stride)
         order = loop_order(value.shape, hint)
         outer = [axis for axis in order if axis not in reduced]
@@ -310,6 +315,27 @@ class Builder:
         self.loop("reduction", recorder, value.device)
         for wide, buffer in later:
             self.store(self.stored(wide), buffer.view)
+
+    def _pick_first(self, value: Value) -> None:
+        """On a GPU, store a value that picks few elements of what a loop computes before it is summed up.
+
+        The picking then happens row by row where the rows are in registers, as the loss at each row's target.
+        """
+        if value.function is None or not self.on_gpu(value.device):
+            return
+        made = {name for node in self.nodes if isinstance(node, LoopNode) for name in node.writes}
+        recorder = Recorder(value.shape)
+        value.load(recorder, recorder.outer)
+        recorded = recorder.recorded()
+        for operation in recorded:
+            if operation.name != "load" or operation.buffer not in made:
+                continue
+            if all(recorded[operand].name != "indirect" for operand in operation.operands):
+                continue
+            from_table = smallest(product(self.buffers[operation.buffer].shape))
+            if 0 < smallest(product(value.shape)) * FEWER_PICKED <= from_table:
+                self.realize(value)
+                return
 
     def scatter(
         self,

@@ -179,14 +179,15 @@ def philox_uniform(
     bits = {torch.float16: 11, torch.bfloat16: 8}.get(dtype)
 
     def load(recorder: Recorder, coordinates: Coordinates) -> Scalar:
+        drawn = recorder.op(
+            "philox_uniform", *counter(recorder, coordinates), dtype=value_dtype(dtype)
+        )
         if bits is None:
-            return recorder.op(
-                "philox_uniform", *counter(recorder, coordinates), dtype=value_dtype(dtype)
-            )
-        word = _word(recorder, counter(recorder, coordinates))
-        top = recorder.op("shift_right", word, recorder.constant(32 - bits, torch.int64))
+            return drawn
+        # the upper bits of the same word, which a half type holds exactly
+        top = recorder.op("mul", drawn, recorder.constant(2.0**bits, torch.float32))
         unit = recorder.constant(2.0**-bits, torch.float32)
-        return recorder.op("mul", recorder.to_dtype(top, torch.float32), unit)
+        return recorder.op("mul", recorder.op("floor", top), unit)
 
     return _generated(builder, load, 24, 0)
 

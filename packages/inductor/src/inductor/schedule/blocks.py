@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from inductor.analysis.affine import coefficient
+from inductor.analysis.online import online_pairs
 from inductor.ir.index import inner_symbols, outer_symbols, product
 from primtorch.symbolic import bounds, free_symbols
 
@@ -91,6 +92,8 @@ def choose_blocks(kernel: Kernel) -> Blocks:
         return Blocks("persistent", 1, 2 * LONGEST_ROW, 1, 16, 1, 0)
     if row is None or row > LONGEST_ROW:
         # few rows in flight, so that what a later sweep reads again is still in the cache
+        if row is not None and row <= 2 * LONGEST_ROW and _carries_much(kernel):
+            return Blocks("looped", 1, LONGEST_ROW // 4, 1, 16, 1, 0)
         return Blocks("looped", 1, 8192, 1, 32, 1, 0)
     if _reads_across_rows(kernel) and _power_of_two(row) * TRANSPOSED_ROWS <= LONGEST_ROW:
         programs = min(4 * MULTIPROCESSORS, -(-(points or 1 << 20) // TRANSPOSED_ROWS))
@@ -116,13 +119,13 @@ def _only_reduces_one_row(kernel: Kernel) -> bool:
     """Whether a program's registers can hold all that its sweeps load, and nothing is written meanwhile.
 
     One program fills a multiprocessor then: while it stores, nobody loads. A scan has to carry its sums from block to
-    block, which takes longer still.
+    block, which takes longer still; a softmax's sums come with its maxima in one walk.
     """
     outer = set(outer_symbols(kernel.body.ranges))
     within = {
         operation.name for _, operation, stage in kernel.body.operations() if stage.level == "inner"
     }
-    if "store" in within and "scan" not in within:
+    if ("store" in within and "scan" not in within) or online_pairs(kernel.body):
         return False
     loads = {
         (operation.buffer, operation.index)
@@ -131,6 +134,15 @@ def _only_reduces_one_row(kernel: Kernel) -> bool:
         if not outer.isdisjoint(free_symbols(operation.index))
     }
     return len(loads) <= 1
+
+
+def _carries_much(kernel: Kernel) -> bool:
+    """Whether a lane of a loop carries several numbers: half the threads, so that more than one program is resident."""
+    return bool(online_pairs(kernel.body)) or any(
+        operation.attribute == "welford"
+        for _, operation, _ in kernel.body.operations()
+        if operation.name == "reduce"
+    )
 
 
 def _points(kernel: Kernel, points: int | None) -> Blocks:

@@ -41,6 +41,8 @@ _INDEX, _BOOL = torch.int64, torch.bool
 _SHORTEST_PART = 512
 _ENOUGH_PROGRAMS = 6 * MULTIPROCESSORS
 """Fewer than this leave memory idle: a program of a reduction has few loads in flight."""
+_FEW_BYTES = 200_000
+"""What one multiprocessor reads in the time that a second launch takes to begin."""
 _SPLITTABLE = {"sum", "prod", "max", "min", "any", "all", "welford"}
 _PADDABLE = _SPLITTABLE - {"welford"}
 
@@ -203,6 +205,9 @@ def _choose_split(kernel: Kernel, kinds: set[str], *, may_pad: bool) -> _Split |
         return None
     programs = -(-points // choose_blocks(kernel).outer)
     if programs >= _ENOUGH_PROGRAMS or row < 2 * _SHORTEST_PART:
+        return None
+    moved = kernel.decisions.bytes
+    if isinstance(moved, int) and moved <= programs * _FEW_BYTES:
         return None
     vector = kernel.decisions.vector
     shortest = 64 if vector is not None and vector.level == "outer" else _SHORTEST_PART

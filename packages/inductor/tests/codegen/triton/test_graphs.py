@@ -201,12 +201,31 @@ def test_a_long_sum_of_looked_up_values_is_divided_among_programs():
         found = call(aten.gather.default, table, 1, call(aten.unsqueeze.default, index, 1))
         return [call(aten.sum.default, found)]
 
-    index = index.abs().clamp(max=2).repeat(3)
-    table = table.repeat(3, 1)
+    index = index.abs().clamp(max=2).repeat(20)
+    table = table.repeat(20, 1)
     program = plan(trace(looked_up, table, index), OPTIONS)
     assert len(program.schedule.steps) == 2
     (made,) = compile_fx(trace(looked_up, table, index), options=OPTIONS)([table, index])
     torch.testing.assert_close(made, table.gather(1, index[:, None]).sum())
+
+
+def test_the_target_of_each_row_is_picked_where_the_row_is_reduced():
+    width = 100
+
+    def loss(call, x, target):
+        high = call(aten.amax.default, x, [1], True)
+        shifted = call(aten.sub.Tensor, x, high)
+        total = call(aten.sum.dim_IntList, call(aten.exp.default, shifted), [1], True)
+        logarithm = call(aten.sub.Tensor, shifted, call(aten.log.default, total))
+        picked = call(aten.gather.default, logarithm, 1, call(aten.unsqueeze.default, target, 1))
+        return [call(aten.neg.default, call(aten.sum.default, picked))]
+
+    x, target = torch.randn(6, width), torch.randint(0, width, (6,))
+    program = plan(trace(loss, x, target), OPTIONS)
+    assert len(program.schedule.steps) == 2
+    (made,) = compile_fx(trace(loss, x, target), options=OPTIONS)([x, target])
+    expected = torch.nn.functional.cross_entropy(x, target, reduction="sum")
+    torch.testing.assert_close(made, expected)
 
 
 def test_erf_of_half_types_is_as_near_as_their_rounding():

@@ -100,6 +100,82 @@ def test_softmax_keeps_its_row_in_registers_or_computes_it_again(run_kernel, mak
     check(run_kernel, kernel, storages, blocks=blocks, locals_={"row": (F32, 50)})
 
 
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("special", [None, torch.inf, -torch.inf, torch.nan, "all -inf"])
+def test_maximum_and_sum_of_a_long_row_come_from_one_walk(run_kernel, make_kernel, stored, special):
+    recorder = Recorder((3,), (50,))
+    (i,), (r,) = recorder.outer, recorder.inner
+    place = 50 * i + r
+
+    def shifted():
+        return recorder.op("add", recorder.load("x", place, F32), recorder.load("bias", r, F32))
+
+    recorder.stage("inner")
+    value = shifted()
+    if stored:
+        recorder.store("kept", place, value, F32)
+    highest = recorder.reduce("max", value, dtype=F32)
+    recorder.stage("inner")
+    value = recorder.load("kept", place, F32) if stored else shifted()
+    total = recorder.reduce(
+        "sum", recorder.op("exp", recorder.op("sub", value, highest)), dtype=F32
+    )
+    recorder.stage("outer")
+    result = recorder.op("add", highest, recorder.op("log", total))
+    recorder.store("out", i, result, F32)
+    names = ("x", "bias", "out", *(["kept"] if stored else []))
+    storages = {"x": 3 * torch.randn(150), "bias": torch.randn(50), "out": torch.zeros(3)}
+    if stored:
+        storages["kept"] = torch.zeros(150)
+    if special == "all -inf":
+        storages["x"][50:100] = -torch.inf
+    elif special is not None:
+        storages["x"][70] = special
+    kernel = make_kernel(recorder.finish(), dict.fromkeys(names, F32))
+    blocks = Blocks("looped", 1, 16, 1, 4, 1, 0)
+    source = check(run_kernel, kernel, storages, blocks=blocks)
+    assert source.text.count("for r_start in range(0") == 1
+
+
+def test_a_sum_that_hangs_on_another_maximum_is_walked_by_itself(run_kernel, make_kernel):
+    recorder = Recorder((3,), (50,))
+    (i,), (r,) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    highest = recorder.reduce("max", recorder.load("x", 50 * i + r, F32), dtype=F32)
+    recorder.stage("inner")
+    value = recorder.load("y", 50 * i + r, F32)
+    total = recorder.reduce(
+        "sum", recorder.op("exp", recorder.op("sub", value, highest)), dtype=F32
+    )
+    recorder.stage("outer")
+    recorder.store("out", i, total, F32)
+    storages = {"x": torch.randn(150), "y": torch.randn(150), "out": torch.zeros(3)}
+    kernel = make_kernel(recorder.finish(), dict.fromkeys(storages, F32))
+    source = check(
+        run_kernel, kernel, storages, blocks=Blocks("looped", 1, 16, 1, 4, 1, 0), tolerance=1e-5
+    )
+    assert source.text.count("for r_start in range(0") == 2
+
+
+def test_rows_of_half_types_are_divided_by_their_reciprocal(run_kernel, make_kernel):
+    values = torch.tensor([2e-38, 3e-38, 1.0, 3e38, 0.0, -2.0, torch.inf, torch.nan])
+    recorder = Recorder((8,), (8,))
+    (i,), (r,) = recorder.outer, recorder.inner
+    recorder.stage("outer")
+    divisor = recorder.load("y", i, torch.bfloat16)
+    recorder.stage("inner")
+    quotient = recorder.op("div", recorder.load("x", 8 * i + r, torch.bfloat16), divisor)
+    recorder.store("out", 8 * i + r, recorder.round_to(quotient, torch.bfloat16), torch.bfloat16)
+    recorder.reduce("sum", quotient, dtype=F32)
+    storages = {
+        "y": values.bfloat16(), "x": values.bfloat16().repeat(8),
+        "out": torch.zeros(64, dtype=torch.bfloat16),
+    }  # fmt: skip
+    kernel = make_kernel(recorder.finish(), dict.fromkeys(storages, torch.bfloat16))
+    source = check(run_kernel, kernel, storages, tolerance=8e-3)
+    assert "divide_by_row" in source.text
+
+
 def norm_body(rows, width):
     recorder = Recorder((rows,), (width,))
     (i,), (r,) = recorder.outer, recorder.inner

@@ -484,8 +484,10 @@ CI f64 ci_unit(u32 high, u32 low, u64 plus) {
 }
 CI f32 ci_philox_uniform_f32(u64 seed, u64 offset, u64 element) {
   u32 w[4];
-  ci_philox(seed, (u32)element, (u32)(element >> 32), (u32)offset, (u32)(offset >> 32), w);
-  return (f32)(i32)(w[0] >> 8) * 0x1p-24f;
+  u64 four = element >> 2;  // the words of one counter serve four neighbours
+  ci_philox(seed, (u32)four, (u32)(four >> 32), (u32)offset, (u32)(offset >> 32), w);
+  u32 low = element & 1 ? w[1] : w[0], high = element & 1 ? w[3] : w[2];
+  return (f32)(i32)((element & 2 ? high : low) >> 8) * 0x1p-24f;
 }
 CI f64 ci_philox_uniform_f64(u64 seed, u64 offset, u64 element) {
   u32 w[4];

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from inductor.analysis.online import online_pairs
 from inductor.codegen.triton.expressions import expression_text
 from inductor.ir.index import inner_symbols, outer_symbols
 from inductor.ir.operations import HALF_DTYPES
@@ -89,6 +90,14 @@ class Function:
         self._columns: list[Column] = []
         self._indirect_symbols: set[Symbol] = set()
         self._carries: list[str] = []
+        self._words: dict[int, str] = {}
+        self._online: dict[int, int] = {}
+        if self._looped and blocks.outer == 1:
+            self._online = {pair.maximum: pair.total for pair in online_pairs(kernel.body)}
+        self._online_totals = frozenset(self._online.values())
+        widest = max((dtype.itemsize for dtype in self._varying()), default=4)
+        # what one thread loads at once
+        self._online_group = max(min(16 // widest, blocks.inner), 1)
         self._position = 0
         self._checked = False
         self._fresh = 0
@@ -99,15 +108,28 @@ class Function:
 
         Its rounding hides what the card's own exponential loses.
         """
+        floating = {dtype for dtype in self._varying() if dtype.is_floating_point}
+        return bool(floating) and floating <= HALF_DTYPES
+
+    def _varying(self) -> set[torch.dtype]:
+        """Types of the buffers that are touched within a row, or at each point."""
         level = "inner" if self._sweeps else "outer"
         types = {argument.buffer: argument.dtype for argument in self._kernel.arguments}
-        touched = {
+        return {
             types[operation.buffer]
             for _, operation, stage in self._body.operations()
             if stage.level == level and operation.buffer in types
         }
-        floating = {dtype for dtype in touched if dtype.is_floating_point}
-        return bool(floating) and floating <= HALF_DTYPES
+
+    @property
+    def row_constant(self) -> bool:
+        """Whether the second operand of what is being written within a row is the same all along it."""
+        operation = self._operations[self._position]
+        return (
+            self._sweeps
+            and self._level == "inner"
+            and operation.operands[1] not in self._inner_positions
+        )
 
     # ---- lines
     def _emit(self, line: str) -> None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from inductor.codegen.triton.counters import Counters
 from inductor.codegen.triton.expressions import expression_text
-from inductor.codegen.triton.function import Function
 from inductor.codegen.triton.operations import triton_type
+from inductor.ir.operations import value_dtype
 from primtorch.symbolic import Symbol, bounds, free_symbols
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["MemoryAccess"]
 
 
-class MemoryAccess(Function):
+class MemoryAccess(Counters):
     """Addresses; see the module."""
 
     def _access_mask(self, symbols: frozenset[Symbol], extra: str | None) -> str | None:
@@ -143,7 +144,9 @@ class MemoryAccess(Function):
             self._emit(f"tl.store({arguments}{tail})")
         self._stored.add(buffer)
         self._memory = {key: name for key, name in self._memory.items() if key[0] != buffer}
-        if mode == "set" and mask is None and not self._looped and dtype.itemsize >= 4:
+        kept = self._operations[self._operations[self._position].operands[0]].dtype
+        if mode == "set" and mask is None and not self._looped and kept == value_dtype(dtype):
+            # a later stage takes it from registers: other threads may not have written theirs yet
             self._memory[buffer, index] = value
         return ""
 

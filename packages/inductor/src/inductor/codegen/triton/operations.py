@@ -51,8 +51,6 @@ SIGNATURE_TYPES: dict[torch.dtype, str] = {
     torch.float8_e5m2: "fp8e5",
 }
 
-_BITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
-
 
 def triton_type(dtype: torch.dtype) -> str:
     """The name of a dtype in device code.
@@ -68,6 +66,8 @@ class Tile(Protocol):
 
     @property
     def narrow(self) -> bool: ...
+    @property
+    def row_constant(self) -> bool: ...
     def constant(self, text: str, dtype: torch.dtype) -> str: ...
     def index_expression(self, index: Size, dtype: torch.dtype) -> str: ...
     def load(self, buffer: str, index: Size, dtype: torch.dtype, mask: str | None) -> str: ...
@@ -87,6 +87,8 @@ class Tile(Protocol):
     def reduce(self, kind: ReductionKind, values: tuple[str, ...], dtype: torch.dtype) -> str: ...
     def part(self, value: str, number: int) -> str: ...
     def scan(self, value: str, kind: ScanKind, dtype: torch.dtype) -> str: ...
+    def words(self, seed: str, offset: str) -> str | None: ...
+    def words_below(self) -> str | None: ...
 
 
 def constant_text(value: Constant) -> str:
@@ -167,7 +169,7 @@ class TritonOps:
     # ---- unary, through the prelude where Triton's own differs from ATen's
     def exp(self, x: str, dtype: torch.dtype) -> str:
         if self._tile.narrow and dtype is torch.float32:
-            return f"tl.exp({x})"
+            return f"prelude.narrow_exp({x})"
         return f"prelude.exp({x})"
 
     def exp2(self, x: str, dtype: torch.dtype) -> str:
@@ -317,6 +319,8 @@ class TritonOps:
         return f"({x} & {y})" if dtype is torch.bool else self._arithmetic(x, "*", y, dtype)
 
     def div(self, x: str, y: str, dtype: torch.dtype) -> str:
+        if self._tile.narrow and self._tile.row_constant and dtype is torch.float32:
+            return f"prelude.divide_by_row({x}, {y})"
         return f"prelude.divide({x}, {y})"
 
     def floor_div(self, x: str, y: str, dtype: torch.dtype) -> str:
@@ -378,7 +382,7 @@ class TritonOps:
         return f"({x} != {y})"
 
     def lt(self, x: str, y: str, dtype: torch.dtype) -> str:
-        return f"({x} < {y})"
+        return self._tile.words_below() or f"({x} < {y})"
 
     def le(self, x: str, y: str, dtype: torch.dtype) -> str:
         return f"({x} <= {y})"
@@ -387,7 +391,8 @@ class TritonOps:
         return f"({x} > {y})"
 
     def ge(self, x: str, y: str, dtype: torch.dtype) -> str:
-        return f"({x} >= {y})"
+        below = self._tile.words_below()
+        return f"({below} == 0)" if below is not None else f"({x} >= {y})"
 
     def logical_and(self, x: str, y: str, dtype: torch.dtype) -> str:
         return f"(({x} != 0) & ({y} != 0))"
@@ -403,7 +408,10 @@ class TritonOps:
 
     # ---- random numbers
     def philox_uniform(self, seed: str, offset: str, element: str, dtype: torch.dtype) -> str:
-        return f"prelude.philox_uniform({seed}, {offset}, {element}, {_BITS[dtype]})"
+        words = self._tile.words(seed, offset) if dtype is torch.float32 else None
+        if words is not None:
+            return f"prelude.unit_float({words})"
+        return f"prelude.philox_uniform({seed}, {offset}, {element}, {dtype is torch.float64})"
 
     def philox_normal(self, seed: str, offset: str, element: str, dtype: torch.dtype) -> str:
         return f"prelude.philox_normal({seed}, {offset}, {element}, {dtype is torch.float64})"

@@ -66,6 +66,8 @@ class Reductions(MemoryAccess):
 
     def reduce(self, kind: ReductionKind, values: tuple[str, ...], dtype: torch.dtype) -> str:
         """Note a reduction; its result has a name where its stage ends."""
+        if self._position in self._online_totals:
+            return ""  # known since the sweep of its maximum
         self._accumulators.append(Accumulator(self._position, kind, dtype, values))
         return ""
 
@@ -161,11 +163,23 @@ class Reductions(MemoryAccess):
         self._values[accumulator.position] = f"{mean}|{square}|{total}"
 
     def _merge_welford(self, accumulator: Accumulator, names: list[str]) -> None:
-        merged = [self._name("w") for _ in range(3)]
-        self._emit(
-            f"{', '.join(merged)} = tl.reduce(({', '.join(names)}), 1, prelude.combine_welford)"
-        )
-        self._values[accumulator.position] = "|".join(f"{name}[:, None]" for name in merged)
+        """Combine what the lanes hold of their elements: the mean of all, then what the lanes' means add to it.
+
+        Three sums: pairwise merging divides at each of its steps.
+        """
+        mean, square, count = names
+        whole, middle, rest, squares = (self._name("w") for _ in range(4))
+        if self._looped and self._even(accumulator):
+            total, lanes = self._text(product(self._body.reduction_ranges)), self._blocks.inner
+            self._emit(f"{whole} = tl.full([1, 1], {total}, {triton_type(accumulator.dtype)})")
+            self._emit(f"{middle} = tl.sum({mean}, 1)[:, None] * {1 / lanes!r}")
+        else:
+            self._emit(f"{whole} = tl.sum({count}, 1)[:, None]")
+            nonzero = f"tl.where({whole} == 0.0, 1.0, {whole})"
+            self._emit(f"{middle} = tl.sum({mean} * {count}, 1)[:, None] / {nonzero}")
+        self._emit(f"{rest} = {mean} - {middle}")
+        self._emit(f"{squares} = tl.sum({square} + {rest} * {rest} * {count}, 1)[:, None]")
+        self._values[accumulator.position] = f"{middle}|{squares}|{whole}"
 
     def part(self, value: str, number: int) -> str:
         """One of the results of a reduction."""
@@ -178,10 +192,13 @@ class Reductions(MemoryAccess):
         value, dtype = self._prepared(accumulator)
         name = f"held{accumulator.position}"
         typed = triton_type(dtype)
+        if accumulator.position in self._online:
+            return self._step_online(name, value, typed)
         if kind in ("welford", "welford_combine"):
             names = [f"{name}_{part}" for part in ("mean", "m2", "count")]
             self._step_welford(accumulator, names, typed)
-            return [f"{each} = tl.zeros({shape}, {typed})" for each in names]
+            carried = names[:2] if self._even(accumulator) else names
+            return [f"{each} = tl.zeros({shape}, {typed})" for each in carried]
         neutral = neutral_value(kind, dtype)
         initial = [f"{name} = tl.full({shape}, {neutral}, {typed})"]
         if kind in ("argmax", "argmin"):
@@ -212,17 +229,64 @@ class Reductions(MemoryAccess):
         self._emit(f"{rest} = {square} + {delta} * ({value} - {moved})")
         self._emit(f"{mean} = {self._masked(moved, mean, typed)}")
         self._emit(f"{square} = {self._masked(rest, square, typed)}")
-        self._emit(f"{count} += {self._masked(f'tl.full([1, 1], 1.0, {typed})', '0.0', typed)}")
+        if not self._even(accumulator):
+            one = self._masked(f"tl.full([1, 1], 1.0, {typed})", "0.0", typed)
+            self._emit(f"{count} += {one}")
+
+    def _even(self, accumulator: Accumulator) -> bool:
+        """Whether all lanes of a loop see equally many elements."""
+        count = product(self._body.reduction_ranges)
+        whole = isinstance(count, int) and count % self._blocks.inner == 0
+        return whole and accumulator.kind == "welford"
 
     def _finish(self, accumulator: Accumulator) -> None:
         """After the loop: combine across the block."""
         kind, name = accumulator.kind, f"held{accumulator.position}"
+        if accumulator.position in self._online:
+            self._finish_online(accumulator, name)
+            return
         if kind in ("welford", "welford_combine"):
+            if self._even(accumulator):
+                count, lanes = product(self._body.reduction_ranges), self._blocks.inner
+                assert isinstance(count, int)
+                share = f"tl.full([1, 1], {count // lanes}, {triton_type(accumulator.dtype)})"
+                self._emit(f"{name}_count = tl.broadcast_to({share}, {self._tile_shape()})")
             self._merge_welford(accumulator, [f"{name}_{part}" for part in ("mean", "m2", "count")])
         elif kind in ("argmax", "argmin"):
             self._first_extreme(accumulator, name, f"{name}_at")
         else:
             self._define(accumulator, self._collapse(kind, name, accumulator.dtype))
+
+    def _step_online(self, name: str, value: str, typed: str) -> list[str]:
+        """A maximum and the sum of exponentials below it; each lane takes its neighbours at once."""
+        groups, size = self._blocks.inner // self._online_group, self._online_group
+        held, top, base = self._name("a"), self._name("a"), self._name("a")
+        masked = self._masked(value, 'float("-inf")', typed)
+        self._emit(f"{held} = tl.reshape({masked}, [1, {groups}, {size}])")
+        self._emit(
+            f"{top} = prelude.combine_max({name}, tl.reduce({held}, 2, prelude.combine_max))"
+        )
+        self._emit(f'{base} = tl.where({top} == float("-inf"), 0.0, {top})')
+        before = self._ops.exp(f"({name} - {base})", torch.float32)
+        powers = self._ops.exp(f"({held} - {base}[:, :, None])", torch.float32)
+        self._emit(f"{name}_sum = {name}_sum * {before} + tl.sum({powers}, 2)")
+        self._emit(f"{name} = {top}")
+        return [
+            f'{name} = tl.full([1, {groups}], float("-inf"), {typed})',
+            f"{name}_sum = tl.zeros([1, {groups}], {typed})",
+        ]
+
+    def _finish_online(self, accumulator: Accumulator, name: str) -> None:
+        """Both, across the block; a row of minus infinity alone has no sum, as exp(-inf + inf) has no value."""
+        self._define(accumulator, self._collapse("max", name, accumulator.dtype))
+        largest = self._values[accumulator.position]
+        base, total = self._name("a"), self._online[accumulator.position]
+        nothing = f'{largest} == float("-inf")'
+        self._emit(f"{base} = tl.where({nothing}, 0.0, {largest})")
+        powers = self._ops.exp(f"({name} - {base})", torch.float32)
+        summed = f"tl.sum({name}_sum * {powers}, 1)[:, None]"
+        self._emit(f'v{total} = tl.where({nothing}, float("nan"), {summed})')
+        self._values[total] = f"v{total}"
 
     def scan(self, value: str, kind: ScanKind, dtype: torch.dtype) -> str:
         """A running combination along the row."""

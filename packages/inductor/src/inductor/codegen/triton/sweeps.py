@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from inductor.codegen.triton.reductions import Reductions
 from inductor.ir import apply_operation
+from inductor.ir.operations import EFFECTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,9 @@ class Sweeps(Reductions):
                 self._reduce_now(accumulator)
 
     def _sweep(self, stage: Stage, count: Size, width: int) -> None:
-        """An inner stage as a loop over blocks of the reduction range."""
+        """An inner stage as a loop over blocks of the reduction range; none if all it yields is known."""
+        if self._known(stage):
+            return
         read = {o.buffer for o in stage.operations if o.name == "load"}
         if read & self._stored:
             self._emit("tl.debug_barrier()")
@@ -50,6 +53,20 @@ class Sweeps(Reductions):
         for accumulator in self._accumulators:
             self._finish(accumulator)
         self._forget()
+
+    def _known(self, stage: Stage) -> bool:
+        """Whether an earlier sweep has yielded all that a sweep is for; its rows are computed where they are read."""
+        rows: dict[str, tuple[int, Size]] = {}
+        for position, operation in enumerate(stage.operations, stage.start):
+            if operation.name == "store" and operation.buffer not in self._parameters:
+                assert operation.index is not None
+                rows[str(operation.buffer)] = (operation.operands[0], operation.index)
+            elif operation.name in EFFECTS or (
+                operation.name == "reduce" and position not in self._online_totals
+            ):
+                return False
+        self._local_origin.update(rows)
+        return bool(self._online_totals)
 
     def _block(self, stage: Stage, bound: Size, width: int) -> list[str]:
         """One block of a sweep; returns the lines that initialise what it carries on."""
