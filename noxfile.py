@@ -273,10 +273,20 @@ def stress(session: nox.Session) -> None:
 def models(session: nox.Session) -> None:
     """The models people run, each in its own process, judged against float64; `-- --help`.
 
-    Resumable: models whose row is there are not run again. `-- --system torch` adds torch.compile's rows.
+    Resumable: models whose row is there are not run again. Times are `model_times`'s.
     """
     _prepare(session, *PACKAGES, base=_base(session, MODEL_BASE, MODEL_CONSTRAINTS, MODEL_TOOLS))
     session.run("python", "-m", "benchmarks.models.run", *session.posargs)
+
+
+@nox.session
+def model_times(session: nox.Session) -> None:
+    """Times and memory of those models beside eager's, hours with `-- --compare torch`; resumable.
+
+    The rows, `benchmarks/models/time_rows.jsonl`, are committed; `report` makes the page of them.
+    """
+    _prepare(session, *PACKAGES, base=_base(session, MODEL_BASE, MODEL_CONSTRAINTS, MODEL_TOOLS))
+    session.run("python", "-m", "benchmarks.models.times", *session.posargs)
 
 
 @nox.session
@@ -375,7 +385,7 @@ def quick_models(session: nox.Session) -> None:
     rows = REPORTS / "quick_models.jsonl"
     session.run(
         "python", "-m", "benchmarks.models.run",
-        "--quick", "--again", "--seconds", "0", "--jobs", "2", "--phases", "inference,training",
+        "--quick", "--again", "--jobs", "2", "--phases", "inference,training",
         "--out", str(rows),
     )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Several systems doing the same work in turns, burst by burst, so that a busy minute hits all of them.
 
 In: thunks by name, ours and eager's among them. Out: `Turns`, one sample of each system a round. With one thread the
-clock is that thread's processor time, which leaves out what other programs take; with more it is the wall's.
+clock is this process's processor time, which leaves out what other programs take; with more it is the wall's.
 Invariant: every round runs every system, forwards and backwards in order; nothing is dropped.
 """
 
@@ -44,7 +44,7 @@ class Turns:
 
 def take_turns(works: dict[str, Callable[[], object]], rounds: int, burst: float) -> Turns:
     """Times all systems; a burst repeats the call until it lasts about `burst` seconds."""
-    clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
 
     def seconds(work: Callable[[], object], calls: int) -> float:
         start = clock()

@@ -1,10 +1,11 @@
 """Judges one model in this process; `benchmarks.models.run` starts a process for each.
 
 For inference and for one training step: graphs and graph breaks, the first call's seconds, the errors of ours and
-of eager against float64, steady times of both in pairs, peak memory of both. A result is right when its error is at
-most 1.5 times eager's or below the tolerance. Where a tensor misses that, eager is asked how far its own result
-moves when weights and inputs move by half a unit in their last place: an error below that is rounding that the
-model amplifies, and the row says so (`unstable`).
+of eager against float64. A result is right when its error is at
+most 1.5 times eager's or below the tolerance. Where a tensor misses that, eager is asked for its other results:
+without oneDNN, on two threads, with channels last (`variants`), and with weights and inputs moved by half a unit in
+their last place. Eager's own error is then the largest of these: an error within it is rounding that the model
+amplifies, and the row says so (`unstable`) and lists what each variant's error is.
 """
 
 from __future__ import annotations
@@ -151,6 +152,57 @@ def _moved(subject: Subject, phase: str, reference: dict[str, Tensor]) -> dict[s
     return found
 
 
+def _without_onednn(subject: Subject, phase: str) -> dict[str, Tensor]:
+    import torch
+
+    with torch.backends.mkldnn.flags(enabled=False):
+        return RUN[phase](subject, subject.module)
+
+
+def _on_two_threads(subject: Subject, phase: str) -> dict[str, Tensor]:
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        return RUN[phase](subject, subject.module)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _channels_last(subject: Subject, phase: str) -> dict[str, Tensor]:
+    import torch
+    from torch.utils import _pytree as pytree
+
+    def move(leaf: Any) -> Any:
+        is_image = isinstance(leaf, torch.Tensor) and leaf.dim() == 4
+        return leaf.contiguous(memory_format=torch.channels_last) if is_image else leaf
+
+    twin = copy.deepcopy(subject.module).to(memory_format=torch.channels_last)
+    inputs, training = pytree.tree_map(move, (subject.inputs, subject.training_inputs))
+    moved = dataclasses.replace(subject, module=twin, inputs=inputs, training_inputs=training)
+    return RUN[phase](moved, twin)
+
+
+VARIANTS: dict[str, Callable[[Subject, str], dict[str, Tensor]]] = {
+    "without oneDNN": _without_onednn,
+    "two threads": _on_two_threads,
+    "channels last": _channels_last,
+}
+
+
+def variants(
+    subject: Subject, phase: str, reference: dict[str, Tensor], state: dict[str, Any]
+) -> dict[str, dict[str, float]]:
+    """The errors of eager's other ways to compute the same; each starts from `state` and leaves it."""
+    found = {}
+    for name, run in VARIANTS.items():
+        subject.module.load_state_dict(state)
+        found[name] = errors(run(subject, phase), reference)
+    subject.module.load_state_dict(state)
+    return found
+
+
 def _captured(subject: Subject, phase: str) -> dict[str, Any]:
     """Captures alone, watched: graphs and the breaks with their reasons."""
     import dynamo
@@ -198,14 +250,24 @@ def verdict(
     found: dict[str, Tensor],
     reference: dict[str, Tensor],
     eager_errors: dict[str, float],
+    state: dict[str, Any],
 ) -> dict[str, Any]:
     """Whether the results are right, and how far they and eager's are from float64."""
     ours = errors(found, reference)
     wrong = judge(ours, eager_errors)
     row: dict[str, Any] = {"unstable": []}
     if wrong and max(ours.values()) < float("inf"):
-        moved = _moved(subject, phase, reference)
-        bar = {name: max(error, moved.get(name, 0.0)) for name, error in eager_errors.items()}
+        others = variants(subject, phase, reference, state)
+        row["variants"] = {
+            name: {"error": max(each.values()), "past": len(judge(each, eager_errors))}
+            for name, each in others.items()
+        }
+        row["past"] = len(wrong)
+        others["moved"] = _moved(subject, phase, reference)
+        bar = {
+            name: max(error, *(each.get(name, 0.0) for each in others.values()))
+            for name, error in eager_errors.items()
+        }
         still_wrong = judge(ours, bar)
         row["unstable"] = [text for text in wrong if text.split(":")[0] not in
                            {other.split(":")[0] for other in still_wrong}][:3]  # fmt: skip
@@ -215,7 +277,7 @@ def verdict(
     return row
 
 
-def _phase(subject: Subject, phase: str, seconds: float) -> dict[str, Any]:
+def _phase(subject: Subject, phase: str) -> dict[str, Any]:
     """One phase of one model; a fault of a part leaves the parts before it in the row."""
     import compile_api
     from benchmarks.models import measure
@@ -235,22 +297,14 @@ def _phase(subject: Subject, phase: str, seconds: float) -> dict[str, Any]:
         found, first = measure.cold(lambda: run(subject, compiled))
         row.update(measure.as_row(first), compiled_graphs=compile_api.graph_count())
         subject.module.load_state_dict(state)
-        row.update(verdict(subject, phase, found, reference, eager_errors))
-        if seconds:
-            timed = (lambda: run(subject, compiled)), (lambda: run(subject, subject.module))
-            row.update(measure.as_row(measure.steady(*timed, seconds)))
-            row["late_graphs"] = compile_api.graph_count() - row["compiled_graphs"]
-            subject.module.zero_grad(set_to_none=True)
-            alone = step_alone if phase == "training" else run
-            for key, target in (("peak_bytes", compiled), ("eager_peak_bytes", subject.module)):
-                row[key] = measure.peak_bytes(lambda target=target: alone(subject, target))
+        row.update(verdict(subject, phase, found, reference, eager_errors, state))
     except BaseException as error:  # noqa: BLE001 - whatever a stage raises is the row
         row["fault"] = traceback.format_exc(limit=-12)
         row["fault_type"] = type(error).__name__
     return row
 
 
-def check(name: str, phases: tuple[str, ...] = PHASES, seconds: float = 0.5) -> dict[str, Any]:
+def check(name: str, phases: tuple[str, ...] = PHASES) -> dict[str, Any]:
     """The row of one model; `phases` may name "dynamic", the sweep over sizes, too."""
     import torch
 
@@ -269,14 +323,14 @@ def check(name: str, phases: tuple[str, ...] = PHASES, seconds: float = 0.5) -> 
             row[phase] = None if subject.resize is None else sweep(subject)
         else:
             runs = phase == "inference" or subject.training_inputs is not None
-            row[phase] = _phase(subject, phase, seconds) if runs else None
+            row[phase] = _phase(subject, phase) if runs else None
     row["peak_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
     return row
 
 
-def serve(answers: Connection, name: str, phases: tuple[str, ...], seconds: float) -> None:
+def serve(answers: Connection, name: str, phases: tuple[str, ...]) -> None:
     """Sends the row of one model; caches are empty."""
     with tempfile.TemporaryDirectory() as cache:
         os.environ["COMPILE_API_CACHE_DIR"] = cache  # cold: nothing of an earlier run
-        answers.send(check(name, phases, seconds))
+        answers.send(check(name, phases))
         answers.close()

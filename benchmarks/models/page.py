@@ -1,4 +1,4 @@
-"""What the rows say: one line for each failure, and a summary."""
+"""What the rows say: one line for each failure, and a summary; tables of Markdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.models.sweep import LIMIT
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["PHASES", "failures", "plain", "summary", "unexpected"]
+__all__ = ["PHASES", "failures", "plain", "summary", "table", "unexpected"]
 
 PHASES = ("inference", "training")
 
@@ -126,3 +126,12 @@ def summary(rows: list[dict[str, Any]]) -> str:
 def plain(text: str) -> str:
     """A text without what Markdown would read as its own."""
     return text.replace("<", "&lt;").replace("|", "/").replace("*", "\\*").replace("`", "")
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def table(head: list[str], rows: list[list[str]]) -> list[str]:
+    """Lines of Markdown; none without rows."""
+    return [_line(head), _line(["---"] * len(head)), *map(_line, rows)] if rows else []

@@ -18,4 +18,5 @@ __all__ = ["benchmarks", "torch", "transformers"]
 benchmarks.models.measure.peak_bytes(lambda: torch.zeros(8))  # the profiler's start takes seconds
 with torch.no_grad():
     torch.compile(lambda x: x.sin() + 1)(torch.zeros(64))
-torch.compile(lambda x: (x.sin() * x).sum())(torch.zeros(64, requires_grad=True)).backward()
+# compiles the backward too, and doesn't run it: a process in which autograd's threads have started can't be forked
+torch.compile(lambda x: (x.sin() * x).sum())(torch.zeros(64, requires_grad=True))

@@ -17,7 +17,7 @@ from benchmarks.models.image import RENAMED, TIMM, build_image_model
 if TYPE_CHECKING:
     from benchmarks.models.subject import Subject
 
-__all__ = ["ALLOWED_BREAKS", "EXPLAINED", "QUICK", "REGISTRY", "Entry", "build"]
+__all__ = ["ALLOWED_BREAKS", "QUICK", "REGISTRY", "Entry", "build"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,24 +57,6 @@ ALLOWED_BREAKS: dict[str, tuple[int, str]] = {
         1, "the encoder asks `is_index_global_attn.flatten().any().item()`: a branch on data",
     ),
 }  # fmt: skip
-
-# What is known of results that miss the bar: measured, of the phase that the rows call wrong.
-EXPLAINED: dict[str, str] = {
-    "gluon_xception65": (
-        "four inputs of a ReLU, at most 3e-4 of their layer's norm a value, have another sign than in float64. Against"
-        " float64 with those signs the greatest error is 2.3e-4; eager has two such inputs, and against float64 with"
-        " its signs the same 2.3e-4. Eager over channels-last images has seven: 340 tensors wrong, error 1.1e-1"
-    ),
-    "fbnetv3_b": (
-        "with other random weights one tensor misses eager's error by as much and none what eager moves by; eager over"
-        " channels-last images misses both, with 238 and 222 tensors"
-    ),
-    "pnasnet5large": (
-        "one tensor of many hundreds that miss eager's error; with two other draws of weights eager over channels-last"
-        " images misses its own row-major error with 679 and 169 tensors (ours 605 and 26), greatest error 3.1e-2 and"
-        " 5.9e-2 (ours 3.1e-2 and 2.7e-2)"
-    ),
-}
 
 QUICK = (
     "AlbertForQuestionAnswering", "AllenaiLongformerBase", "BartForConditionalGeneration",

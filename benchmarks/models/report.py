@@ -1,8 +1,10 @@
-"""The report: docs/models.md and its plots, from the rows of a run and torch.compile's.
+"""The report: docs/models.md and its plots, from the committed rows.
 
-    python -m benchmarks.models.report [ROWS]      default: the committed rows
+    python -m benchmarks.models.report
 
-Losses come first: what is wrong, what breaks, what is slower than eager, what compiles slower than torch.compile.
+In: `rows.jsonl` (`benchmarks.models.run`: right or wrong, graphs, sizes), `time_rows.jsonl` (`benchmarks.models.times`:
+times, memory, torch.compile), `benchmarks/results/gpu_*.jsonl`. Losses come first: what is wrong, what breaks, what is
+slower than eager or torch.compile, what compiles slower, what takes more memory, what was not measured.
 """
 
 from __future__ import annotations
@@ -10,107 +12,176 @@ from __future__ import annotations
 import datetime as dt
 import platform
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.models.page import PHASES, failures, plain, summary
+from benchmarks.models.gpu_table import gpu_table
+from benchmarks.models.page import PHASES, failures, plain, summary, table
 from benchmarks.models.plots import Bar, bars
-from benchmarks.models.registry import ALLOWED_BREAKS, EXPLAINED, REGISTRY
+from benchmarks.models.registry import ALLOWED_BREAKS, REGISTRY
 from benchmarks.models.run import read_rows
 from benchmarks.models.sweep import LIMIT
+from benchmarks.models.times import PEER, TIME_ROWS, read_times
 
 ROOT = Path(__file__).parents[2]
 ROWS = Path(__file__).parent / "rows.jsonl"
-PEERS = Path(__file__).parent / "peer_rows"
 PAGE = ROOT / "docs" / "models.md"
 IMAGES = ROOT / "docs" / "images"
+LARGER = 1.05
 
 Row = dict[str, Any]
 
 
-def _line(cells: list[str]) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _table(head: list[str], rows: list[list[str]]) -> list[str]:
-    return [_line(head), _line(["---"] * len(head)), *map(_line, rows)] if rows else []
-
-
-def _part(row: Row, phase: str) -> Row:
-    return row.get(phase) or {}
-
-
-def _number(part: Row, key: str, form: str = "{:.2f}") -> str:
-    return form.format(part[key]) if part.get(key) is not None else ""
-
-
-def _ratio(part: Row, over: Row, key: str) -> str:
-    return f"{over[key] / part[key]:.1f}" if part.get(key) and over.get(key) else ""
-
-
-def _form(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def _steady(part: Row, peer: Row) -> float | None:
-    """torch.compile's steady time over ours: each was paired with eager's, in its own process."""
-    ours, theirs = part.get("speedup"), peer.get("speedup")
-    return ours / theirs if ours and theirs else None
-
-
-def _losses(rows: list[Row], peers: dict[str, Row]) -> list[str]:
-    lines = ["## What is lost", ""]
-    failed = [text for row in rows for text in failures(row)]
-    lines += ["Wrong, or with a graph break:", ""]
-    lines += [f"- {plain(text)}" for text in dict.fromkeys(failed)] or ["- nothing"]
-    wrong = {
-        row["name"]
-        for row in rows
-        for phase in PHASES
-        if not _part(row, phase).get("correct", True)
-    }
-    known = [f"- {name}: {plain(why)}." for name, why in EXPLAINED.items() if name in wrong]
-    if known:
-        lines += ["", "Why those that are wrong are, where no operator is to blame:", "", *known]
-    allowed = ", ".join(f"{name}: {why}" for name, (_, why) in ALLOWED_BREAKS.items())
-    lines += ["", f"Breaks that a model has by its nature: {plain(allowed)}.", ""]
-    slow, behind, larger, colder = [], [], [], []
+def joined() -> list[Row]:
+    """The rows in the registry's order; a phase holds its times beside its verdict."""
+    checked, times = read_rows(ROWS), read_times(TIME_ROWS)
+    rows = [
+        checked[name] for name in REGISTRY if name in checked and "skipped" not in checked[name]
+    ]
     for row in rows:
         for phase in PHASES:
-            part, peer = _part(row, phase), _part(peers.get(row["name"], {}), phase)
-            if part.get("interval") and part["interval"][1] < 1:
-                low, high = part["interval"]
-                slow.append([row["name"], phase, f"{part['speedup']:.2f} [{low:.2f}, {high:.2f}]"])
-            ratio = _steady(part, peer)
-            if ratio is not None and part["interval"][1] < peer["interval"][0]:
-                behind.append([row["name"], phase, f"{ratio:.2f}"])
-            if part.get("peak_bytes") and part["peak_bytes"] > 1.05 * part["eager_peak_bytes"]:
-                larger.append(
-                    [row["name"], phase, f"{part['peak_bytes'] / part['eager_peak_bytes']:.2f}"]
-                )
-            if peer.get("cold_cpu_s", 1e9) < part.get("cold_cpu_s", 0):
-                colder.append(
-                    [row["name"], phase, f"{part['cold_cpu_s']} s, torch {peer['cold_cpu_s']} s"]
-                )
+            part = row.get(phase)
+            timed = times.get((row["name"], phase), {})
+            if part:
+                row[phase] = {
+                    **part,
+                    "times_fault": timed.get("fault", ""),
+                    "peer": timed.get(PEER, {}),
+                }
+                row[phase].update((key, value) for key, value in timed.items() if key != "fault")
+    return rows
+
+
+def _parts(rows: list[Row], phase: str) -> list[tuple[str, Row]]:
+    return [(row["name"], row[phase]) for row in rows if row.get(phase)]
+
+
+def _memory(part: Row) -> float | None:
+    return part["peak_bytes"] / part["eager_peak_bytes"] if part.get("eager_peak_bytes") else None
+
+
+def _colder(part: Row) -> float | None:
+    """torch.compile's first call over ours, in processor time; the peer that was stopped has none."""
+    theirs = part["peer"].get("cold_cpu_s")
+    return theirs / part["cold_cpu_s"] if theirs and part.get("cold_cpu_s") else None
+
+
+def _ratio(part: Row, system: str) -> str:
+    """The median of a system's time over ours, with its interval."""
+    low, high = part[f"{system} / ours, 95%"]
+    return f"{part[f'{system} / ours']:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _right(rows: list[Row]) -> list[str]:
+    lines = ["Wrong, or with a graph break:", ""]
+    failed = [text for row in rows for text in failures(row)]
+    lines += [f"- {plain(text)}" for text in dict.fromkeys(failed)] or ["- nothing"]
+    allowed = ", ".join(f"{name}: {why}" for name, (_, why) in ALLOWED_BREAKS.items())
+    return [
+        *lines,
+        "",
+        f"Breaks that a model has by its nature: {plain(allowed)}.",
+        "",
+        *_variants(rows),
+    ]
+
+
+def _variants(rows: list[Row]) -> list[str]:
+    """Where the bar is one of eager's other results: how far each of them is from eager's plain one."""
+    cells = []
+    for phase in PHASES:
+        for name, part in _parts(rows, phase):
+            if "variants" not in part:
+                continue
+            others = part["variants"]
+            cells.append([
+                name, phase, f"{part['eager_error']:.1e}", f"{part['error']:.1e}, {part['past']}",
+                *(f"{other['error']:.1e}, {other['past']}" for other in others.values()),
+                "yes" if part["correct"] else f"**no**: {part['wrong_count']} past all",
+            ])  # fmt: skip
+            head = [
+                "model",
+                "phase",
+                "eager",
+                "ours, past",
+                *(f"eager {other}, past" for other in others),
+                "within",
+            ]
+    if not cells:
+        return []
+    return [
+        (
+            "Models with tensors past 1.5 times eager's plain error, whose bar is the largest of eager's own results:"
+            " the greatest error of each against float64, and how many tensors miss 1.5 times the plain one's (ours,"
+            " and eager run another way)."
+        ),
+        "",
+        *table(head, cells),
+        "",
+    ]
+
+
+def _losses(rows: list[Row]) -> list[str]:
+    slow, behind, larger, colder = [], [], [], []
+    for phase in PHASES:
+        for name, part in _parts(rows, phase):
+            if part.get("eager / ours, 95%", [1, 1])[1] < 1:
+                slow.append((part["eager / ours"], [name, phase, _ratio(part, "eager")]))
+            if part.get("torch / ours, 95%", [1, 1])[1] < 1:
+                behind.append((part["torch / ours"], [name, phase, _ratio(part, "torch")]))
+            memory, cold = _memory(part), _colder(part)
+            if memory and memory > LARGER:
+                more = (part["peak_bytes"] - part["eager_peak_bytes"]) / 1e6
+                larger.append((-memory, [name, phase, f"{memory:.2f}", f"{more:.2f}"]))
+            if cold and cold < 1:
+                colder.append((cold, [name, phase, f"{cold:.2f}"]))
+    lines = ["## What is lost", "", *_right(rows)]
     for title, found, what in (
+        ("Slower than eager (the interval lies below 1)", slow, ["eager / ours"]),
+        ("Slower than torch.compile (the interval lies below 1)", behind, ["torch.compile / ours"]),
+        ("Compiles slower than torch.compile", colder, ["torch.compile / ours"]),
         (
-            "Slower than eager (the interval of eager's time over ours lies below 1)",
-            slow,
-            "eager / ours",
+            f"Higher peak memory than eager by more than {LARGER - 1:.0%}",
+            larger,
+            ["ours / eager", "MB more"],
         ),
-        (
-            "Slower than torch.compile (eager's time over each: the intervals lie apart)",
-            behind,
-            "torch.compile / ours",
-        ),
-        ("Compiles slower than torch.compile", colder, "processor time"),
-        ("Higher peak memory than eager by more than 5%", larger, "ours / eager"),
     ):
         lines += [f"{title}: {len(found) or 'none'}.", ""]
-        found.sort(key=lambda cells: cells[2], reverse="memory" in title)
-        lines += [*_table(["model", "phase", what], found), ""] if found else []
-    return lines
+        found.sort(key=lambda pair: pair[0])
+        lines += (
+            [*table(["model", "phase", *what], [cells for _, cells in found]), ""] if found else []
+        )
+    return lines + _missing(rows)
+
+
+def _names(names: list[str], of: int) -> str:
+    return f"{len(names)} of {of}" + (f": {', '.join(names)}" if names else "")
+
+
+def _missing(rows: list[Row]) -> list[str]:
+    """What was not measured, by name."""
+    lines = ["Not measured:", ""]
+    for phase in PHASES:
+        parts = _parts(rows, phase)
+        unseen = [name for name, part in parts if "eager / ours" not in part]
+        unknown = [name for name, part in parts if not part["peer"]]
+        over = [
+            f"{name} ({plain(part['peer']['fault'].strip().splitlines()[-1])})"
+            for name, part in parts
+            if part["peer"].get("fault")
+        ]
+        lines += [
+            f"- {phase}, steady time and memory beside eager's, {_names(unseen, len(parts))}",
+            f"- {phase}, torch.compile, {_names(unknown, len(parts))}",
+            f"- {phase}, torch.compile left before its first call was done, {_names(over, len(parts))}",
+        ]
+    swept = [row["name"] for row in rows if "dynamic" not in row]
+    absent = [name for name in REGISTRY if name not in {row["name"] for row in rows}]
+    lines += [
+        f"- sizes that vary, {_names(swept, len(rows))}",
+        f"- no row at all, {_names(absent, len(REGISTRY))}",
+    ]
+    return [*lines, ""]
 
 
 def _geometric(values: list[float]) -> str:
@@ -121,45 +192,34 @@ def _geometric(values: list[float]) -> str:
     )
 
 
-def _measured(rows: list[Row], peers: dict[str, Row]) -> list[str]:
-    """How many models torch.compile was measured on; what it didn't do."""
-    counts = [
-        sum(bool(_part(peers.get(row["name"], {}), phase).get("cold_cpu_s")) for row in rows)
-        for phase in PHASES
-    ]
-    lines = [
-        f"torch.compile was measured on {counts[0]} of these models in inference and on {counts[1]} in training"
-    ]
-    failed = [
-        f"{name} ({plain((row.get('fault') or _part(row, 'inference').get('fault', '')).strip().splitlines()[-1])})"
-        for name, row in peers.items()
-        if row.get("fault") or _part(row, "inference").get("fault")
-    ]
-    return lines + ([f"torch.compile gave no result: {', '.join(failed)}"] if failed else [])
-
-
-def headline(rows: list[Row], peers: dict[str, Row]) -> list[str]:
+def headline(rows: list[Row]) -> list[str]:
     """The lines that the README shows, too."""
     lines = summary(rows).splitlines()
     for phase in PHASES:
-        parts = [_part(row, phase) for row in rows]
-        speed = [part["speedup"] for part in parts if part.get("speedup")]
+        parts = [part for _, part in _parts(rows, phase)]
+        eager, torch = (
+            [part[f"{system} / ours"] for part in parts if f"{system} / ours" in part]
+            for system in ("eager", "torch")
+        )
         cold = [part["cold_cpu_s"] for part in parts if part.get("cold_cpu_s")]
-        ratios = (
-            _steady(_part(row, phase), _part(peers.get(row["name"], {}), phase)) for row in rows
+        against = [ratio for part in parts if (ratio := _colder(part)) is not None]
+        memory = [ratio for part in parts if (ratio := _memory(part)) is not None]
+        peaks = (
+            f"{statistics.median(memory):.2f} in the median, {max(memory):.2f} at most"
+            if memory
+            else "not measured"
         )
-        steady = [ratio for ratio in ratios if ratio is not None]
-        against = [
-            _part(peers[row["name"]], phase)["cold_cpu_s"] / _part(row, phase)["cold_cpu_s"]
-            for row in rows
-            if _part(peers.get(row["name"], {}), phase).get("cold_cpu_s")
-            and _part(row, phase).get("cold_cpu_s")
+        lines += [
+            (
+                f"{phase}, steady: eager's time over ours, geometric mean {_geometric(eager)};"
+                f" torch.compile's over ours {_geometric(torch)}"
+            ),
+            (
+                f"{phase}, first call: {statistics.median(cold):.1f} s of processor time in the median,"
+                f" torch.compile's over ours {_geometric(against)}"
+            ),
+            f"{phase}, peak memory over eager's: {peaks} ({len(memory)} models)",
         ]
-        lines.append(
-            f"{phase}: eager's time over ours, geometric mean {_geometric(speed)}; torch.compile's over ours"
-            f" {_geometric(steady)}; first call {statistics.median(cold):.1f} s of processor time in the median,"
-            f" torch.compile's over ours {_geometric(against)}"
-        )
     swept = [row["dynamic"] for row in rows if row.get("dynamic")]
     good = sum(
         not found["fault"] and not found["wrong"] and found["graphs"] <= LIMIT for found in swept
@@ -168,14 +228,44 @@ def headline(rows: list[Row], peers: dict[str, Row]) -> list[str]:
         f"sizes that vary (25 batch sizes and lengths, 3 batch sizes of images): {good} of {len(swept)} models right"
         f" with at most {LIMIT} compiles"
     )
-    return lines + _measured(rows, peers)
+    return lines
 
 
-def _models(rows: list[Row], peers: dict[str, Row]) -> list[str]:
-    lines = ["## Every model", ""]
+def _cells(row: Row, phase: str) -> list[str]:
+    part = row.get(phase)
+    if not part:
+        return [""] * 7
+    verdict = "yes" if part["correct"] else "**no**"
+    verdict += " (unstable)" if part.get("unstable") and part["correct"] else ""
+    graphs = f"{part['graphs']}" + (f" ({len(part['breaks'])} breaks)" if part["breaks"] else "")
+    memory, cold = _memory(part), _colder(part)
+    return [
+        verdict,
+        graphs,
+        f"{part['cold_cpu_s']:.2f}" if part.get("cold_cpu_s") else "-",
+        f"{cold:.1f}" if cold else "over" if part["peer"].get("fault") else "-",
+        _ratio(part, "eager") if "eager / ours" in part else "-",
+        _ratio(part, "torch") if "torch / ours" in part else "-",
+        f"{memory:.2f}" if memory else "-",
+    ]
+
+
+def _models(rows: list[Row]) -> list[str]:
+    lines = [
+        "## Every model",
+        "",
+        "`-`: not measured; `over`: torch.compile was left at the limit.",
+        "",
+    ]
     columns = (
-        "right", "graphs", "cold s", "cold torch / ours", "eager / ours", "torch / ours", "peak / eager",
-    )  # fmt: skip
+        "right",
+        "graphs",
+        "cold s",
+        "cold torch / ours",
+        "eager / ours",
+        "torch / ours",
+        "peak / eager",
+    )
     head = [
         "model",
         *(f"{phase}: {column}" for phase in PHASES for column in columns),
@@ -186,121 +276,81 @@ def _models(rows: list[Row], peers: dict[str, Row]) -> list[str]:
         for row in rows:
             if row["suite"] != suite:
                 continue
-            found = [row["name"]]
-            for phase in PHASES:
-                part, peer = _part(row, phase), _part(peers.get(row["name"], {}), phase)
-                verdict = "" if not part else "yes" if part["correct"] else "**no**"
-                verdict += " (unstable)" if part.get("unstable") and part["correct"] else ""
-                graphs = "" if not part else f"{part['graphs']}"
-                graphs += f" ({len(part['breaks'])} breaks)" if part.get("breaks") else ""
-                peak = (
-                    f"{part['peak_bytes'] / part['eager_peak_bytes']:.2f}"
-                    if part.get("peak_bytes")
-                    else ""
-                )
-                found += [
-                    verdict, graphs, _number(part, "cold_cpu_s"), _ratio(part, peer, "cold_cpu_s"),
-                    _number(part, "speedup"), _form(_steady(part, peer)), peak,
-                ]  # fmt: skip
-            swept = row.get("dynamic") or {}
-            wrong = (
-                " (fault)"
-                if swept.get("fault")
-                else f" ({len(swept['wrong'])} wrong)"
-                if swept.get("wrong")
-                else ""
-            )
-            cells.append([*found, f"{swept['graphs']}{wrong}" if swept else ""])
-        lines += [f"### {suite}", "", *_table(head, cells), ""]
+            swept = row.get("dynamic")
+            sizes = f"{swept['graphs']}" if swept else "-" if "dynamic" not in row else ""
+            if swept and (swept["fault"] or swept["wrong"]):
+                sizes += " (fault)" if swept["fault"] else f" ({len(swept['wrong'])} wrong)"
+            cells.append([row["name"], *_cells(row, "inference"), *_cells(row, "training"), sizes])
+        lines += [f"### {suite}", "", *table(head, cells), ""]
     return lines
 
 
-def _missing(rows: list[Row]) -> list[str]:
-    """Names of the registry without a row."""
-    names = [name for name in REGISTRY if name not in {row["name"] for row in rows}]
-    return ["## Not in this run", "", ", ".join(names) + ".", ""] if names else []
-
-
-def _plots(rows: list[Row], peers: dict[str, Row]) -> dict[str, str]:
+def _plots(rows: list[Row]) -> dict[str, str]:
     """File names and contents; what was not measured has no plot."""
-    found: dict[str, list[Bar]] = {"speed": [], "cold": [], "memory": []}
+    found: dict[str, list[Bar]] = {name: [] for name in ("speed", "torch", "cold", "memory")}
     for row in rows:
-        parts = [_part(row, phase) for phase in PHASES]
-        found["speed"].append(Bar(row["name"], tuple(part.get("speedup") for part in parts)))
-        memory = tuple(
-            part["peak_bytes"] / part["eager_peak_bytes"] if part.get("eager_peak_bytes") else None
-            for part in parts
-        )
-        found["memory"].append(Bar(row["name"], memory))
-        peer = _part(peers.get(row["name"], {}), "training")
-        found["cold"].append(Bar(row["name"], (parts[1].get("cold_cpu_s"), peer.get("cold_cpu_s"))))
+        parts = [row.get(phase) or {"peer": {}} for phase in PHASES]
+        found["speed"].append(Bar(row["name"], tuple(part.get("eager / ours") for part in parts)))
+        found["torch"].append(Bar(row["name"], tuple(part.get("torch / ours") for part in parts)))
+        found["cold"].append(Bar(row["name"], tuple(map(_colder, parts))))
+        found["memory"].append(Bar(row["name"], tuple(map(_memory, parts))))
     titles = {
-        "speed": ("Eager's time over ours", "", PHASES, 1.0),
-        "cold": (
-            "First call of a training step, processor time",
-            "s",
-            ("ours", "torch.compile"),
-            None,
-        ),
-        "memory": ("Peak memory over eager's", "", PHASES, 1.0),
+        "speed": "Eager's time over ours",
+        "torch": "torch.compile's time over ours",
+        "cold": "torch.compile's first call over ours, processor time",
+        "memory": "Peak memory over eager's",
     }
     drawn = {}
     for name, chart in found.items():
-        title, unit, series, line = titles[name]
         shown = [bar for bar in chart if any(bar.values)]
-        shown.sort(
-            key=lambda bar: next(value for value in bar.values if value), reverse=name != "speed"
-        )
         if shown:
-            drawn[f"models_{name}.svg"] = bars(title, unit, series, shown, line)
+            drawn[f"models_{name}.svg"] = bars(titles[name], "", PHASES, shown, 1.0)
     return drawn
 
 
-def report(rows: list[Row], peers: dict[str, Row], date: str, plots: list[str]) -> str:
+def report(rows: list[Row], date: str, plots: list[str]) -> str:
     """The page."""
     torch = sorted({row["torch"] for row in rows if "torch" in row})
     lines = [
         "# The models people run",
         "",
-        (f"Made by `sh ci/nox -s report` on {date} from the rows of `sh ci/nox -s models`; not edited by hand."
-        f" torch {' and '.join(torch)}, versions as in `ci/constraints-models.txt`, {platform.machine()}, one thread."),
+        (f"Made by `sh ci/nox -s report` on {date} from the rows of `sh ci/nox -s models` (right or wrong) and"
+        f" `sh ci/nox -s model_times` (times, memory); not edited by hand. torch {' and '.join(torch)}, versions as in"
+        f" `ci/constraints-models.txt`, {platform.machine()}, one thread."),
         "",
         ("Each model is built offline with random weights, made small for a CPU (two layers or blocks, narrow widths or"
         " small images, batch 2; the structure unchanged). Right means: outputs, loss, every gradient and buffer are as"
         " near to float64 as eager's (1.5 times its error, or 2e-5); *unstable* where a tensor meets that only beside"
-        " how far eager's own result moves when weights and inputs move by half a unit in their last place. Cold is the"
-        " first call with empty caches, seconds of processor time with all compilers' (the machine was shared); eager /"
-        " ours is measured in pairs; at these sizes the overhead of calls weighs much."),
+        " eager's own other results: without oneDNN, on two threads, with channels last, and with weights and inputs"
+        " moved by half a unit in their last place. Cold is the first call with empty caches, seconds of processor time"
+        " with all compilers' (other jobs ran on the machine); the steady times of eager, ours and torch.compile are"
+        " processor time, taken in turns in one process (21 of torch.compile's inferences in a process of their own,"
+        " paired with eager); at these sizes the overhead of calls weighs much. A training step is forward, backward"
+        " and fresh gradients."),
         "",
-        *(f"- {line}" for line in headline(rows, peers)),
+        *(f"- {line}" for line in headline(rows)),
         "",
-        *_losses(rows, peers),
+        *_losses(rows),
+        *gpu_table(),
         *(f"![{name}](images/{name})\n" for name in plots),
-        *_models(rows, peers),
-        *_missing(rows),
+        *_models(rows),
         "## Names that are built under another name",
         "",
-        *_table(["listed", "built", "why"], [[e.name, e.built, e.reason] for e in REGISTRY.values() if e.built]),
+        *table(["listed", "built", "why"], [[e.name, e.built, e.reason] for e in REGISTRY.values() if e.built]),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Write the page and the plots."""
-    by_name = read_rows(Path(sys.argv[1]) if len(sys.argv) > 1 else ROWS)
-    rows = [
-        by_name[name] for name in REGISTRY if name in by_name and "skipped" not in by_name[name]
-    ]
-    peers: dict[str, Row] = {}
-    for path in sorted(PEERS.glob("*.jsonl")):
-        peers.update(read_rows(path))
-    plots = _plots(rows, peers)
+    rows = joined()
+    plots = _plots(rows)
     IMAGES.mkdir(parents=True, exist_ok=True)
     for name, drawing in plots.items():
         (IMAGES / name).write_text(drawing)
     date = dt.datetime.now(tz=dt.UTC).date().isoformat()
-    PAGE.write_text(report(rows, peers, date, list(plots)))
-    print("\n".join(headline(rows, peers)))
+    PAGE.write_text(report(rows, date, list(plots)))
+    print("\n".join(headline(rows)))
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
     python -m benchmarks.models.run                          all, into .nox/models.jsonl
     python -m benchmarks.models.run --quick                  twelve models
     python -m benchmarks.models.run --suite huggingface --only Bart --again
-    python -m benchmarks.models.run --system torch           torch.compile's rows, kept for its version
 
 A model whose row in the file has all phases that are asked for is not run again unless `--again` says so. Exit
 code 1: a model that could be built raised, was not right, or has more graph breaks than the registry allows it.
+Times, memory and torch.compile's rows are `benchmarks.models.times`'s.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from benchmarks.models import peer
 from benchmarks.models.check import serve
 from benchmarks.models.page import failures, summary, unexpected
 from benchmarks.models.registry import QUICK, REGISTRY
@@ -32,17 +31,15 @@ ROOT = Path(__file__).parents[2]
 ALL_PHASES = ("inference", "training", "dynamic")
 # A server that has imported everything once; each model runs in a process forked from it.
 _SERVER = multiprocessing.get_context("forkserver")
-_PRELOAD = {"ours": "benchmarks.models.preload", "torch": "benchmarks.models.preload_peer"}
 
 
-def run_one(name: str, system: str, phases: str, seconds: float, limit: float) -> dict[str, Any]:
+def run_one(name: str, phases: str, limit: float) -> dict[str, Any]:
     """Runs the child; a crash or a timeout is a row too."""
     start = time.perf_counter()
     row: dict[str, Any] = {"name": name, "suite": REGISTRY[name].suite}
     receiver, sender = _SERVER.Pipe(duplex=False)
-    arguments = (sender, name, tuple(phases.split(",")), seconds)
-    target = serve if system == "ours" else peer.serve_peer
-    child = _SERVER.Process(target=target, args=arguments, daemon=False)
+    arguments = (sender, name, tuple(phases.split(",")))
+    child = _SERVER.Process(target=serve, args=arguments, daemon=False)
     child.start()
     sender.close()
     try:
@@ -78,11 +75,7 @@ def read_rows(path: Path) -> dict[str, dict[str, Any]]:
 )
 @click.option("--only", default="", help="Names that contain this, or one of these (a,b,c).")
 @click.option("--quick", is_flag=True, help="The twelve models of CI.")
-@click.option("--system", default="ours", type=click.Choice(["ours", "torch"]), show_default=True)
 @click.option("--phases", default="inference,training,dynamic", show_default=True)
-@click.option(
-    "--seconds", default=0.5, show_default=True, help="Steady measuring for each; 0: none."
-)
 @click.option("--limit", default=600.0, show_default=True, help="Seconds for each model.")
 @click.option(
     "--jobs", default=1, show_default=True, help="Processes at a time; more disturb the times."
@@ -93,16 +86,14 @@ def main(
     suites: tuple[str, ...],
     only: str,
     quick: bool,
-    system: str,
     phases: str,
-    seconds: float,
     limit: float,
     jobs: int,
     again: bool,
     out: Path | None,
 ) -> None:
     """Run models; print what failed."""
-    out = out or (ROOT / ".nox" / "models.jsonl" if system == "ours" else peer.rows_file())
+    out = out or ROOT / ".nox" / "models.jsonl"
     names = [
         name
         for name, entry in REGISTRY.items()
@@ -111,7 +102,7 @@ def main(
         and (not suites or entry.suite in suites)
     ]
     out.parent.mkdir(parents=True, exist_ok=True)
-    _SERVER.set_forkserver_preload([_PRELOAD[system]])
+    _SERVER.set_forkserver_preload(["benchmarks.models.preload"])
     rows = {} if again else read_rows(out)
     wanted = phases.split(",")
     todo = [
@@ -129,15 +120,13 @@ def main(
     )
     with Progress(*columns, console=console) as bar, ThreadPoolExecutor(jobs) as pool:
         task = bar.add_task("models", total=len(todo))
-        for row in pool.map(lambda name: run_one(name, system, phases, seconds, limit), todo):
+        for row in pool.map(lambda name: run_one(name, phases, limit), todo):
             rows[row["name"]] = {**rows.get(row["name"], {}), **row}
             with out.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-            for text in failures(row) if system == "ours" else ():
+            for text in failures(row):
                 bar.console.print(text, markup=False, highlight=False)
             bar.update(task, advance=1, description=row["name"])
-    if system == "torch":
-        return
     chosen = [rows[name] for name in names]
     console.print(summary(chosen))
     sys.exit(any(text for row in chosen for text in unexpected(row)))
