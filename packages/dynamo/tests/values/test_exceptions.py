@@ -208,3 +208,48 @@ def test_a_group_class_of_the_program_is_split_by_its_own_code():
     compiled = dynamo.optimize("eager", options=STRICT)(f)
     for _ in range(2):
         assert same(compiled(X), f(X))
+
+
+class Spoken:
+    """Says what it holds."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def __str__(self):
+        return f"spoken {self.value}"
+
+
+TEXTS = {
+    "f-string": lambda error: f"{error}",
+    "repr": repr,
+    "str": str,
+    "nested": lambda error: str(ValueError((error.args[0], [error.args[0] + 1]))),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_text_of_an_exception_has_the_numbers_of_the_call(text):
+    said = TEXTS[text]
+
+    def program(x, n):
+        try:
+            raise ValueError(n + 1)
+        except ValueError as error:
+            return x * n, said(error)
+
+    compiled = dynamo.optimize("eager", fullgraph=True, dynamic=True, options=STRICT)(program)
+    for n in (2, 3, 7):
+        assert same(compiled(X, n), program(X, n))
+
+
+def test_the_text_of_an_exception_that_holds_objects_is_theirs():
+    def program(x, n):
+        try:
+            raise ValueError(Spoken(n))
+        except ValueError as error:
+            return x * n, str(error)
+
+    compiled = dynamo.optimize("eager", dynamic=True, options=STRICT)(program)
+    for n in (2, 3, 7):
+        assert same(compiled(X, n), program(X, n))

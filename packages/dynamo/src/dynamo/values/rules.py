@@ -319,7 +319,9 @@ def _text(name: str, function: Any) -> None:
             method = special(kind, "__repr__")
         if method is not None and kind.__module__ != "enum":
             return machine.inline(method, (value,), {})
-        if kind in CONSTANTS or isinstance(value, type | types.ModuleType | BaseException):
+        if isinstance(value, BaseException):
+            return function(_said(machine, value))
+        if kind in CONSTANTS or isinstance(value, type | types.ModuleType):
             return function(value)
         if isinstance(value, list | tuple | dict | set | frozenset | collections.deque):
             operators.force(machine, value)
@@ -328,6 +330,18 @@ def _text(name: str, function: Any) -> None:
         if attributes.class_attribute(kind, "__repr__") is not object.__repr__:
             return function(value)
         raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "the text of an object has its address")
+
+
+def _said(machine: Machine, error: BaseException) -> BaseException:
+    """The exception, with the numbers that its text is made of specialised."""
+    _check_text(machine, error.args)
+    for item in error.args:
+        if special(type(item), "__str__") is not None and type(item).__module__ != "enum":
+            raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "the text of an object is needed")
+    plain = operators.plain_numbers(error.args)
+    if any(one is not other for one, other in zip(plain, error.args, strict=True)):
+        error.args = plain
+    return error
 
 
 def _check_text(machine: Machine, value: Any) -> None:
