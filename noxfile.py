@@ -379,6 +379,18 @@ def compiled_operators(session: nox.Session) -> None:
 
 
 @nox.session
+def symbolic_operators(session: nox.Session) -> None:
+    """Small calls of torch's operators compiled with symbolic sizes, against eager at three sizes; minutes.
+
+    The report, `complete_run.json`, is committed beside the script.
+    """
+    _prepare(session, *PACKAGES)
+    script = Path("packages/compile_api/tests/symbolic_operators/run.py")
+    report = str(script.with_name("complete_run.json"))
+    session.run("python", str(script), "--json", report, *session.posargs)
+
+
+@nox.session
 def quick_models(session: nox.Session) -> None:
     """Twelve of those models, inference and training, without times; minutes."""
     _prepare(session, *PACKAGES)

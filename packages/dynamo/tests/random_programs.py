@@ -461,7 +461,9 @@ def outcome(function, counter, number, x):
         log,
         items,
         table,
-        dict(vars(box)),  # a copy: CPython 3.13.0 may collect what the `__dict__` of a dead object holds
+        dict(
+            vars(box)
+        ),  # a copy: CPython 3.13.0 may collect what the `__dict__` of a dead object holds
         counter[0],
         printed.getvalue(),
         torch.is_grad_enabled(),

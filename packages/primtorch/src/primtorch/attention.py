@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from primtorch.composed import composed
 from primtorch.fake.tensor import FakeTensor
 from primtorch.pinned import unpinned
 from primtorch.products import product
@@ -48,6 +49,7 @@ def substitute(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[
         or unpinned(function, args)
         or recurrent_layer(function, args)
         or upsampling(function, args)
+        or composed(function, args)
         or function
     )
 

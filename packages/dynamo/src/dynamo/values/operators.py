@@ -745,8 +745,8 @@ def format_text(machine: Machine, value: Any, spec: str) -> str:
     """`format(value, spec)`."""
     if type(value) is FakeTensor:
         raise GraphBreak(BreakReason.DATA_DEPENDENT_VALUE, "a tensor is turned into text")
-    if isinstance(value, torch.SymInt | torch.SymFloat):
-        value = int(value) if isinstance(value, torch.SymInt) else float(value)
+    if isinstance(value, _SYMBOLIC):
+        value = plain_numbers(value)
     method = special(type(value), "__format__")
     if method is not None and type(value).__module__ != "enum":
         return str(_call(machine, method, value, spec))

@@ -27,6 +27,7 @@ from dynamo.values import attributes, operators
 from dynamo.values.arrays import TracedArray, type_of_array
 from dynamo.values.attributes import MISSING, special
 from dynamo.values.iterators import AheadIterator
+from dynamo.values.native import call_native
 from dynamo.values.wrap import CONSTANTS
 from primtorch.fake import FakeTensor
 
@@ -292,8 +293,8 @@ def _hash(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     method = special(type(value), "__hash__")
     if method is not None:
         return machine.inline(method, (value,), {})
-    if isinstance(value, torch.SymInt | torch.SymFloat):
-        return hash(int(value) if isinstance(value, torch.SymInt) else float(value))
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return hash(operators.plain_numbers(value))
     if type(value) in CONSTANTS or isinstance(value, tuple):
         return hash(operators.plain_numbers(value))
     raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "hash() of an object depends on its address")
@@ -307,8 +308,8 @@ def _text(name: str, function: Any) -> None:
         value = args[0]
         if isinstance(value, FakeTensor):
             raise GraphBreak(BreakReason.DATA_DEPENDENT_VALUE, "a tensor is turned into text")
-        if isinstance(value, torch.SymInt | torch.SymFloat):
-            value = int(value) if isinstance(value, torch.SymInt) else float(value)
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            value = operators.plain_numbers(value)
         kind = type(value)
         method = special(kind, name)
         if (
@@ -590,6 +591,14 @@ def _truth(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 @rule(operator.not_)
 def _not(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return not operators.truth(machine, *args)
+
+
+@rule(operator.index)
+def _index(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    (value,) = args
+    if isinstance(value, torch.SymInt):
+        return value  # a size stays one
+    return call_native(machine, operator.index, args, kwargs)
 
 
 _partial_type: Any = functools.partial

@@ -322,6 +322,9 @@ for _function in {value for value in vars(np).values() if isinstance(value, np.u
 
 @rule(divmod)
 def _divmod(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if any(isinstance(value, torch.SymInt | torch.SymFloat) for value in args):
+        first, second = args
+        return first // second, first % second
     if not any(isinstance(value, TracedArray) for value in args):
         from dynamo.values.native import call_native
 

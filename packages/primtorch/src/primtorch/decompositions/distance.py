@@ -61,7 +61,9 @@ def _pairs(self: Tensor) -> tuple[Tensor, Tensor]:
 
 @decomposes(aten._pdist_forward.default)
 def _pdist_forward(self: Tensor, p: float = 2) -> Tensor:
-    """Distances between each pair of rows, once."""
+    """Distances between each pair of rows, once; of a number of rows that varies by the library."""
+    if isinstance(self.shape[0], torch.SymInt):
+        return NotImplemented
     if self.shape[0] <= 1:
         return aten.full.default([0], 0, dtype=self.dtype, device=self.device)
     first, second = _pairs(self)
@@ -74,6 +76,8 @@ def _pdist_forward(self: Tensor, p: float = 2) -> Tensor:
 @decomposes(aten._pdist_backward.default)
 def _pdist_backward(grad: Tensor, self: Tensor, p: float, pdist: Tensor) -> Tensor:
     """Gradient of `_pdist_forward`."""
+    if isinstance(self.shape[0], torch.SymInt):
+        return NotImplemented
     if self.shape[0] <= 1 or self.shape[1] == 0:
         return aten.full_like.default(self, 0)
     first, second = _pairs(self)

@@ -2,8 +2,8 @@
 
 `infer` takes fake or real tensors or `TensorMeta`s, and returns `TensorMeta`s. In order: the shape
 rule; a decomposition that the caller passes; ATen's own decomposition of composite operators; a rule
-for symbolic sizes alone; the meta device (static sizes only). Nothing is recorded anywhere, except
-guards in the environment of symbolic sizes.
+for symbolic sizes alone; the meta device (static sizes only); for symbolic sizes what the registered
+decomposition makes. Nothing is recorded anywhere, except guards in the environment of symbolic sizes.
 """
 
 from __future__ import annotations
@@ -115,13 +115,34 @@ def _infer_without_rule(
         result = function(*fake(args), **{key: fake(value) for key, value in kwargs.items()})
         if result is not NotImplemented:  # a decomposition may decline a call
             return _metas(result)
-    rule = SYMBOLIC_RULES.get(op)
-    if rule is not None and environment is not None:
+    if environment is not None:
         plain = [_plain(argument) for argument in args]
         named = {key: _plain(value) for key, value in kwargs.items()}
         if _has_symbol((plain, list(named.values()))):
-            return rule(environment, *plain, **named)
+            rule = SYMBOLIC_RULES.get(op)
+            if rule is not None:
+                return rule(environment, *plain, **named)
+            found = _infer_by_parts(op, args, kwargs, environment)
+            if found is not NotImplemented:
+                return found
     return _infer_on_meta_device(op, args, kwargs)
+
+
+def _infer_by_parts(
+    op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], environment: SizeEnvironment
+) -> Any:
+    """What the registered decomposition makes of symbolic sizes; NotImplemented where there is none."""
+    from primtorch.fake.context import FactoryMode, ShapeContext  # it infers through this module
+    from primtorch.registry import registered
+
+    function = registered().get(op)
+    if function is None:
+        return NotImplemented
+    context = ShapeContext(environment, decompositions=registered())
+    fake = context.wrap_arguments
+    with FactoryMode(context):
+        result = function(*fake(args), **{key: fake(value) for key, value in kwargs.items()})
+    return result if result is NotImplemented else _metas(result)
 
 
 def _has_symbol(value: Any) -> bool:

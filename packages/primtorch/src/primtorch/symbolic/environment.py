@@ -379,9 +379,9 @@ class SizeEnvironment:
         """The value as a number, specialising on it with a guard."""
         if isinstance(value, int):
             return value
-        value = self.simplify(value)
-        if isinstance(value, int):
-            return value
+        known = self.simplify(value)  # over other symbols, which have no values
+        if isinstance(known, int):
+            return known
         hint = self.hint(value)
         self.decide(equal(value, hint))
         return hint

@@ -17,7 +17,7 @@ from primtorch.fake.geometry import (
 )
 from primtorch.fake.meta import Shape, TensorMeta
 from primtorch.fake.promotion import floating, real_of
-from primtorch.fake.registry import shape_rule
+from primtorch.fake.registry import shape_rule, symbolic_rule
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -439,3 +439,33 @@ def bucketize(
     """The bucket of each element."""
     del sizes, boundaries, right
     return x.contiguous(x.shape, torch.int32 if out_int32 else torch.int64)
+
+
+@symbolic_rule("histc")
+def histc(sizes: Sizes, x: TensorMeta, bins: int = 100, *limits: float) -> TensorMeta:
+    """How many elements fall into each bin."""
+    del sizes, limits
+    return x.contiguous((bins,))
+
+
+@symbolic_rule("_pdist_forward")
+def pdist_forward(sizes: Sizes, x: TensorMeta, p: float = 2) -> TensorMeta:
+    """The distance of each pair of rows."""
+    del sizes, p
+    return x.contiguous((x.shape[0] * (x.shape[0] - 1) // 2,))
+
+
+@symbolic_rule("_pdist_backward")
+def pdist_backward(
+    sizes: Sizes, grad: TensorMeta, x: TensorMeta, p: float, pdist: TensorMeta
+) -> TensorMeta:
+    """The gradient of the rows."""
+    del sizes, grad, p, pdist
+    return x.contiguous()
+
+
+@symbolic_rule("rrelu_with_noise")
+def rrelu_with_noise(sizes: Sizes, x: TensorMeta, noise: TensorMeta, *options: Any) -> TensorMeta:
+    """As the input."""
+    del noise, options
+    return TensorMeta(x.shape, pointwise_strides(sizes, x.shape, [x]), x.dtype, x.device)
