@@ -489,6 +489,36 @@ def test_scatter_adds_where_indices_meet(parallel):
     check(recorder.finish(), storages, parallel=parallel, threads=2, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("repeats", [False, True])
+def test_threads_share_the_columns_of_rows_that_meet(threads, repeats):
+    rows, columns, length = 200, 40, 7
+    recorder = Recorder((rows,), (columns,))
+    row, column = recorder.outer[0], recorder.inner[0]
+    recorder.stage("outer")
+    place = recorder.indirect(
+        recorder.load("index", row, torch.int64),
+        length,
+        wrap=False,
+        check=BoundsCheck("IndexError", "index {index} is out of bounds", 0),
+    )
+    recorder.stage("inner")
+    value = recorder.load("x", row * columns + column, F32)
+    target = place * columns if repeats else place * columns + column  # or all in one element
+    recorder.store("out", target, value, F32, "add")
+    storages = {
+        "index": torch.randint(0, length, (rows,)),
+        "x": torch.randn(rows * columns),
+        "out": torch.zeros(length * columns),
+    }
+    body = recorder.finish()
+    text = kernel_source(make_kernel(body)).text
+    assert ("j < (end - begin)" in text) is not repeats
+    check(body, storages, threads=threads, rtol=1e-4, atol=1e-4)
+    storages["index"][-1] = length
+    assert run_cpp(make_kernel(body), storages, threads=threads) != 0
+
+
 def test_masked_loads_do_not_touch_memory_outside():
     recorder = Recorder((4, 50))
     row, column = recorder.outer

@@ -71,8 +71,10 @@ class EntryPrinter(StatementPrinter):
         """The exported function: shares the collapsed loops, combines what threads accumulated."""
         lines = ['extern "C" int KERNEL(char *const *p, const i64 *s, i64 threads) {']
         lines.extend(f"  {text}" for text in self.parameters)
-        extents = self._loop_extents()
-        extents = extents[-1:] if self.split_last else extents[: self.parallel]
+        extents = self._loop_extents()[: self.parallel]
+        if self.split_last:
+            body = self.kernel.body
+            extents = [self.index((body.reduction_ranges or body.ranges)[-1])]
         lines.append(f"  const i64 total = {' * '.join(extents) if extents else '1l'};")
         shared = self.parallel or self.split_last
         # rows of sums are needed even where there is nothing to add

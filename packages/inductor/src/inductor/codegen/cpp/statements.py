@@ -93,9 +93,7 @@ class StatementPrinter:
             # Rows may meet in one element. Neighbours along the last loop never do where it moves
             # the index itself: then threads share that loop, else one thread does all. Either way
             # the order of additions is fixed.
-            self.split_last = (
-                self.parallel > 0 and not body.reduction_ranges and self._divisible(adds)
-            )
+            self.split_last = self.parallel > 0 and self._divisible(adds)
             self.parallel = 0
         self.turned = self._turned_loads()
         self.copied = self._is_turned_copy()
@@ -185,12 +183,24 @@ class StatementPrinter:
         return min(decisions.parallel, len(ranges))
 
     def _divisible(self, adds: list[Operation]) -> bool:
-        last = self.outer[-1]
+        if self.inner and not self._sweeps_only_store():
+            return False
+        last = (self.inner or self.outer)[-1]
         return all(
             operation.index is not None
             and last in free_symbols(operation.index)
             and not any(last in self.depends[operand] for operand in operation.operands[1:])
             for operation in adds
+        )
+
+    def _sweeps_only_store(self) -> bool:
+        """Whether a part of a row can be swept without the rest of it: nothing is added up along it or kept."""
+        if self.column or len(self.inner) != 1 or self.kernel.locals:
+            return False
+        return not any(
+            operation.name in {"reduce", "scan", "accumulate"}
+            or (operation.name == "store" and self.level[position] == "outer")
+            for position, operation in self.operations.items()
         )
 
     def _turned_loads(self) -> dict[int, Size]:

@@ -104,7 +104,7 @@ class SweepPrinter(EntryPrinter):
 
     def _bounds(self, depth: int) -> tuple[str, str]:
         """Where reduction loop `depth` starts and stops."""
-        if self.split_sweep and depth == 0:
+        if (self.split_sweep or self.split_last) and depth == 0:
             return "begin", "end"
         return "0", self.index(self.kernel.body.reduction_ranges[depth])
 
