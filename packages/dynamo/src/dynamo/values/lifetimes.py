@@ -56,8 +56,10 @@ def _parts(item: Any) -> Iterator[Any]:
         case tuple():
             yield from tuple.__iter__(item)
         case set() | frozenset() | collections.deque():
-            base = next(b for b in (set, frozenset, collections.deque) if isinstance(item, b))
-            yield from base.__iter__(item)
+            holder: Any = next(
+                b for b in (set, frozenset, collections.deque) if isinstance(item, b)
+            )
+            yield from holder.__iter__(item)
         case types.FunctionType():
             yield from (*(item.__closure__ or ()), *(item.__defaults__ or ()))
             yield from (item.__kwdefaults__ or {}).values()
