@@ -38,7 +38,7 @@ from dynamo.faults import require_programs
 from dynamo.graph.gradients import tangled
 from dynamo.graph.recorder import GraphInput, Recorder
 from dynamo.graph.sizes import History, Sizes
-from dynamo.graph.stages import has_hooks, staged
+from dynamo.graph.stages import has_boundaries, staged
 from dynamo.graph.tensor_classes import as_plain, without_overrides
 from dynamo.graph.wrappers import plain_parts
 from dynamo.guards import GlobalState, Guard, GuardKind, compile_program
@@ -536,7 +536,7 @@ def _compile(
             (n for n in module.graph.nodes if n.op == "placeholder"), example_inputs, strict=True
         ):
             node.meta["example_value"] = real
-    if sizes is not None and request.symbolic and (sizes.run_time or has_hooks(module.graph)):
+    if sizes is not None and request.symbolic and (sizes.run_time or has_boundaries(module.graph)):
         return staged(module, sizes, backend)
     try:
         compiled = backend(module, list(example_inputs))

@@ -242,6 +242,11 @@ def leave_module_hooks(seen: BackwardHook, values: tuple[Any, ...]) -> tuple[Any
     return tuple(value for value in found if isinstance(value, torch.Tensor))
 
 
+def seed_generators(seed: int) -> None:
+    """`torch.manual_seed`, as a statement."""
+    torch.manual_seed(seed)
+
+
 _TRANSFORMS: dict[str, Callable[..., Any]] = {
     "jvp": _jvp,
     "vjp": _vjp,
@@ -278,5 +283,6 @@ __all__ = [
     "exit_autocast",
     "exit_inference_mode",
     "leave_module_hooks",
+    "seed_generators",
     "transform",
 ]

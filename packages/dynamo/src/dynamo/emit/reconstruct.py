@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import datetime as dt
+import decimal
 import enum
 import functools
 import types
+import typing
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +52,12 @@ _PERMANENT = (
     types.FunctionType,
     types.GetSetDescriptorType,
     types.GenericAlias,
+    type(typing.List[int]),  # noqa: UP006 - the class of typing's own aliases
+    dt.date,
+    dt.time,
+    dt.timedelta,
+    dt.tzinfo,
+    decimal.Decimal,
     types.UnionType,
     enum.Enum,
     torch.dtype,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from torch import fx
 
 from dynamo.errors import BreakReason, GraphBreak, Restart
-from dynamo.graph.stages import is_hook
+from dynamo.graph.stages import runs_between
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,12 +100,12 @@ def carve(
         also: nodes that the body is to know, beside those that it reads.
         leading_last: put the placeholders of `leading` behind the others.
     """
-    if any(map(is_hook, nodes)):
+    if any(map(runs_between, nodes)):
         _refuse(
             recorder,
             BreakReason.UNSUPPORTED_CALL,
-            "a module with backward hooks is called inside a function that is checkpointed, "
-            "differentiated or mapped",
+            "a module with backward hooks is called, or a seed set, inside a function that is "
+            "checkpointed, differentiated or mapped",
         )
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}

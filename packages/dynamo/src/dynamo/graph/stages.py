@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from dynamo.graph.sizes import Sizes
 
-__all__ = ["check_at_run_time", "has_hooks", "is_hook", "staged"]
+__all__ = ["check_at_run_time", "has_boundaries", "runs_between", "staged"]
 
 _MOST = 8
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -42,7 +42,9 @@ _STATE: frozenset[Any] = frozenset(
         regions.exit_inference_mode,
     }
 )
-_HOOKS: frozenset[Any] = frozenset({regions.enter_module_hooks, regions.leave_module_hooks})
+_BETWEEN: frozenset[Any] = frozenset(
+    {regions.enter_module_hooks, regions.leave_module_hooks, regions.seed_generators}
+)
 _READS = frozenset({"item", "sym_size", "check_at_run_time"})
 
 
@@ -92,14 +94,14 @@ def check_at_run_time(condition: bool, error: str, text: str) -> None:
         raise getattr(builtins, error)(text)
 
 
-def is_hook(node: torch.fx.Node) -> bool:
-    """Whether a node is where autograd sees the gradients of a module's call."""
-    return node.target in _HOOKS
+def runs_between(node: torch.fx.Node) -> bool:
+    """Whether a node calls hooks of modules or seeds generators: it runs by itself, in no stage."""
+    return node.target in _BETWEEN
 
 
-def has_hooks(graph: torch.fx.Graph) -> bool:
+def has_boundaries(graph: torch.fx.Graph) -> bool:
     """Whether a graph has such nodes."""
-    return any(node.op == "call_function" and is_hook(node) for node in graph.nodes)
+    return any(node.op == "call_function" and runs_between(node) for node in graph.nodes)
 
 
 def staged(module: torch.fx.GraphModule, sizes: Sizes, backend: Any) -> Callable[..., Any]:
@@ -125,7 +127,7 @@ def _numbers_of(value: Any) -> set[str]:
 
 def _on_host(node: torch.fx.Node, sizes: Sizes) -> bool:
     """Whether torch's own operator runs for a node, between stages."""
-    if node in sizes.producers or node.target in _STATE or is_hook(node):
+    if node in sizes.producers or node.target in _STATE or runs_between(node):
         return True
     name = getattr(node.target, "__name__", "")
     if isinstance(node.meta.get("val"), _SYMBOLIC) or name in _READS:
@@ -133,7 +135,7 @@ def _on_host(node: torch.fx.Node, sizes: Sizes) -> bool:
     if node.target is not operator.getitem:
         return False
     source: Any = node.args[0]
-    return source in sizes.producers or is_hook(source)
+    return source in sizes.producers or runs_between(source)
 
 
 def _program(graph: torch.fx.Graph, sizes: Sizes) -> list[Any]:

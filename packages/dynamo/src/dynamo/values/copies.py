@@ -52,7 +52,13 @@ def shallow_copy(machine: Machine, value: Any) -> Any:
     if own is not None:
         return machine.inline(own, (value,), {})
     if isinstance(value, FakeTensor):
-        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a tensor is copied by copy.copy")
+        session = machine.session
+        real = session.reals.get(id(value))
+        attributes_of = session.recorder.tensor_attributes.get(id(value))
+        plain = real is None or (type(real) is torch.Tensor and not vars(real))
+        if value.requires_grad or attributes_of or not plain:
+            raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a tensor is copied by copy.copy")
+        return session.recorder.record(torch.Tensor.detach, (value,), {})  # the same memory
     made = _empty(machine, value)
     return _fill(machine, value, made, lambda item: item)
 

@@ -9,6 +9,7 @@ Python likewise. Everything else is a graph break.
 from __future__ import annotations
 
 import collections
+import datetime as dt
 import functools
 import types
 from typing import TYPE_CHECKING, Any
@@ -36,12 +37,13 @@ _PURE_MODULES = frozenset(
         "_collections", "collections", "_struct", "re", "_sre", "string", "_string", "unicodedata",
         "numbers", "fractions", "decimal", "_decimal", "typing", "types", "abc", "_abc", "enum",
         "textwrap", "_bisect", "bisect", "_heapq", "heapq", "statistics", "zlib",
-        "binascii", "hashlib", "_hashlib",
+        "binascii", "hashlib", "_hashlib", "datetime",
     }
 )  # fmt: skip
 _IMPURE_BUILTINS: frozenset[Any] = frozenset(
     {print, input, open, exec, eval, compile, globals, locals, breakpoint, __import__, vars, id,
-     __build_class__, dir}
+     __build_class__, dir, dt.datetime.now, dt.datetime.today, dt.datetime.utcnow,
+     dt.date.today}
 )  # fmt: skip
 # Methods that only move elements about; they never compare or hash them.
 _STRUCTURAL: dict[Any, frozenset[str]] = {
@@ -223,6 +225,13 @@ def _container_method(
             for item in rest
         )
     if name not in _STRUCTURAL[base]:
+        if base is list and name == "sort" and not rest:
+            from dynamo.values.sorting import own_order  # it calls this module
+
+            operators.force(machine, owner)
+            ordered = own_order(machine, list(list.__iter__(owner)), kwargs)
+            if ordered is not None:
+                return list.__setitem__(owner, slice(None), ordered)
         if base is list and name in ("index", "remove", "count"):
             return operators.list_search(machine, owner, name, rest)
         operators.force(machine, owner)

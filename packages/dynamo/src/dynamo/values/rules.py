@@ -13,6 +13,7 @@ import collections
 import functools
 import inspect
 import operator
+import os
 import sys
 import types
 import typing
@@ -636,6 +637,20 @@ def _update_wrapper_rule(machine: Machine, args: tuple[Any, ...], kwargs: dict[s
 @rule(inspect.signature)
 def _signature(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return machine.session.created(inspect.signature(*args, **kwargs))
+
+
+@rule(str.maketrans, bytes.maketrans)
+def _translation(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    function = bytes.maketrans if isinstance(args[0], bytes) else str.maketrans
+    for item in args:
+        operators.force(machine, item)
+    return function(*operators.plain_numbers(args), **kwargs)
+
+
+@rule(os.fspath)
+def _path_text(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    method = special(type(args[0]), "__fspath__")
+    return os.fspath(args[0]) if method is None else machine.inline(method, args, kwargs)
 
 
 @rule(typing.cast)

@@ -87,6 +87,7 @@ class Session:
         "slot_writes",
         "sources",
         "state_writes",
+        "warned",
     )
 
     def __init__(self, function: types.FunctionType, recorder: Recorder) -> None:
@@ -110,6 +111,7 @@ class Session:
         self.attribute_memo: dict[tuple[int, str], Any] = {}
         self.state_writes: dict[Any, tuple[Any, Any]] = {}
         self.open_states: list[Any] = []
+        self.warned: list[Any] = []  # warnings to issue when the call is over
         self.held_locks: list[tuple[Any, int, Any]] = []
         self.kernel_choices: dict[Any, tuple[Any, bool]] = {}
         self._globals: dict[tuple[int, str], Any] = {}

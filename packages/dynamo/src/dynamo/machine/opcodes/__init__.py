@@ -22,8 +22,11 @@ from dynamo.values import module_hooks as _module_hooks  # registers its rules
 from dynamo.values import optimizers as _optimizers  # registers its rules
 from dynamo.values import pullbacks as _pullbacks  # registers its rules
 from dynamo.values import regions as _regions  # registers its rules
+from dynamo.values import seeds as _seeds  # registers its rules
+from dynamo.values import sorting as _sorting  # registers its rules
 from dynamo.values import tensor_subclasses as _subclasses  # registers its rules
 from dynamo.values import transforms as _transforms  # registers its rules
+from dynamo.values import warned as _warned  # registers its rules
 
 assert all(
     (
@@ -38,8 +41,11 @@ assert all(
         _optimizers,
         _pullbacks,
         _regions,
+        _seeds,
+        _sorting,
         _subclasses,
         _transforms,
+        _warned,
     )
 ), "imported for their rules"
 

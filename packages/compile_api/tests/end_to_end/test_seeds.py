@@ -1,0 +1,35 @@
+"""Seeds set in compiled code: what is drawn behind one follows from it alone."""
+
+import pytest
+import torch
+
+import compile_api
+
+
+def seeded(x):
+    before = torch.rand(4)
+    torch.manual_seed(3)
+    first = torch.rand(4) * x
+    torch.manual_seed(3)
+    second = torch.rand(4) * x
+    torch.manual_seed(4)
+    return before, first, second, torch.nn.functional.dropout(x, 0.5)
+
+
+@pytest.mark.parametrize("options", [{}, {"fallback_random": True}], ids=["ours", "eager's"])
+def test_a_seed_decides_what_is_drawn(options):
+    compiled = compile_api.compile(seeded, fullgraph=True, options=options)
+    x = torch.ones(4)
+    torch.manual_seed(0)
+    first = compiled(x)
+    torch.manual_seed(1)
+    again = compiled(x)
+    assert not torch.equal(first[0], again[0])
+    for one, other in zip(first[1:], again[1:], strict=True):
+        torch.testing.assert_close(one, other)
+    torch.testing.assert_close(first[1], first[2])
+    assert torch.initial_seed() == 4
+    if options:
+        torch.manual_seed(0)
+        for one, other in zip(first, seeded(x), strict=True):
+            torch.testing.assert_close(one, other)
