@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from dynamo.errors import BreakReason, GraphBreak
-from dynamo.values.rules import rule
+from dynamo.values.states import NAMED_RULES
 from primtorch import regions
 
 if TYPE_CHECKING:
     from dynamo.machine.interpreter import Machine
 
 
-@rule(torch.manual_seed)
 def _manual_seed(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     seed = args[0] if args else kwargs["seed"]
     recorder = machine.session.recorder
@@ -27,6 +24,10 @@ def _manual_seed(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]
     recorder.effects += 1
     recorder.state_call(regions.seed_generators, (seed,))
     return machine.session.created(_Generator())
+
+
+# By name, for torch's own compiler puts another function there.
+NAMED_RULES["torch.random", "manual_seed"] = _manual_seed
 
 
 class _Generator:
