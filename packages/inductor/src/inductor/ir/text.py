@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, assert_never
 
-from inductor.ir.index import inner_symbols, outer_symbols, product
+from inductor.ir.index import inner_symbols, outer_symbols
 from inductor.ir.kernel import Kernel, MemoryPlan, Program
 from inductor.ir.nodes import Graph, LoopBody, LoopNode, Node, OperatorCall, View
 from inductor.ir.operations import Indirect, Operation, Size
+from inductor.ir.traffic import touched_elements
 from primtorch.symbolic import text as size_text
 
 if TYPE_CHECKING:
@@ -220,7 +221,7 @@ def memory_text(plan: MemoryPlan) -> str:
 
 
 def traffic_text(program: Program) -> str:
-    """What each kernel moves at the least: its arguments once, in bytes."""
+    """What each kernel moves at the least: what it touches of its arguments once, in bytes."""
     buffers = program.graph.buffers
     lines = ["traffic:"]
     for step in program.schedule.steps:
@@ -228,7 +229,7 @@ def traffic_text(program: Program) -> str:
             moved: dict[str, list[Size]] = {"reads": [], "writes": []}
             for argument in step.arguments:
                 held = buffers[argument.buffer]
-                size = product(held.shape) * held.dtype.itemsize
+                size = touched_elements(step.body, held) * held.dtype.itemsize
                 moved["reads" if argument.access == "read" else "writes"].append(size)
             parts = [
                 f"{verb} {size_text(sum(sizes[1:], sizes[0]))} bytes"
