@@ -8,12 +8,11 @@ import sys
 import pytest
 
 PROGRAM = """
-import resource, sys
+import resource
 import torch
 from inductor.runtime.heap import keep_heap
 
-if sys.argv[1] == "keep":
-    keep_heap()
+keep_heap()
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -28,13 +27,10 @@ print(count)
 """
 
 
-def faults_of(mode):
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_"))}
-    command = [sys.executable, "-c", PROGRAM, mode]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    return int(done.stdout)
-
-
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="thresholds of another allocator")
 def test_small_programs_find_their_memory_mapped():
-    assert faults_of("keep") < 1000 < 3000 < faults_of("leave")  # of 6,144 pages
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("MALLOC_", "GLIBC_"))}
+    command = [sys.executable, "-c", PROGRAM]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    # of 6,144 pages; without `keep_heap` nearly all, unless something happens to lie behind them
+    assert int(done.stdout) < 1000
