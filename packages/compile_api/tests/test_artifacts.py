@@ -401,3 +401,14 @@ def test_artifacts_whose_guards_fail_are_no_graphs_of_this_process(cache):
         x = torch.linspace(-1, 1, 5)
         torch.testing.assert_close(compiled(x, n), program.f(x, n))
     assert compile_api.graph_count() - before == 3  # 0, 1, and all others
+
+
+def test_sizes_that_differ_from_a_restored_entrys_are_symbolic(cache, captures):
+    program = module_of("import torch\n\ndef f(x, n):\n    return x.sin() * n\n")
+    fresh(program.f, torch.ones(4, 3), 5)
+    compile_api.reset()
+    compiled = compile_api.compile(program.f)
+    for rows, n in ((4, 5), (6, 7), (9, 8), (5, 12)):
+        x = torch.ones(rows, 3)
+        torch.testing.assert_close(compiled(x, n), program.f(x, n))
+    assert captures == ["f", "f"]

@@ -231,6 +231,8 @@ class Compiler:
                 taken = self._take(cache, function, slots)
                 if taken is not None:
                     worth.compiling += time.perf_counter() - start
+                    history = self.history.setdefault(function.__code__, History())
+                    history.learn(taken[0].program.guards)
                     return taken
             captured = self._capture(cache, function, slots)
             worth.compiling += time.perf_counter() - start

@@ -105,6 +105,24 @@ class History:
             return True
         return False
 
+    def learn(self, guards: Iterable[Guard]) -> None:
+        """Take an entry of a former process for a capture of this one: by its guards."""
+        for guard in guards:
+            source, operand = guard.source, guard.operand
+            if source is None or isinstance(source, ModuleMemberSource):
+                continue
+            if guard.kind is GuardKind.TENSOR:
+                for dimension, size in enumerate(operand.shape):
+                    place = SizeSource(source, dimension)
+                    if size is None:
+                        self.dynamic.add(place)
+                    else:
+                        self.changed(place, size)
+                for dimension, step in enumerate(operand.strides or ()):
+                    self.changed(StrideSource(source, dimension), step)
+            elif guard.kind is GuardKind.EQUAL and type(operand) in (int, float):
+                self.changed(source, operand)
+
     def counts(self, sources: Iterable[Source]) -> bool:
         """The call changes these numbers: dynamic from now on. Whether that is news of one of them."""
         news = set(sources) - self.counters
