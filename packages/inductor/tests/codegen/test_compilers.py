@@ -1,6 +1,11 @@
-"""The same kernels by clang, where one is installed: g++ is what the other tests use."""
+"""The same kernels by clang, where one is installed, and for a machine without AVX-512.
 
+The other tests use g++ for this machine.
+"""
+
+import platform
 import shutil
+import subprocess
 
 import pytest
 import torch
@@ -8,10 +13,7 @@ import torch.nn.functional as F
 
 from inductor import InductorOptions, compile_fx
 
-pytestmark = [
-    pytest.mark.cxx,
-    pytest.mark.skipif(shutil.which("clang++") is None, reason="clang++ is not installed"),
-]
+pytestmark = pytest.mark.cxx
 
 X = torch.linspace(-3, 3, 96 * 40).reshape(96, 40)
 PROGRAMS = {
@@ -33,12 +35,37 @@ PROGRAMS = {
 }
 
 
+@pytest.fixture(params=["clang++", "g++ for AVX2", "clang++ for AVX2"])
+def compiler(request, tmp_path):
+    """A compiler's path: one that compiles for AVX2 is a script around it."""
+    name, _, machine = request.param.partition(" for ")
+    if shutil.which(name) is None:
+        pytest.skip(f"{name} is not installed")
+    if not machine:
+        return name
+    if platform.machine() != "x86_64":
+        pytest.skip("AVX2 is of x86-64")
+    script = tmp_path / f"{name}-avx2"
+    script.write_text(f'#!/bin/sh\nexec {name} "$@" -march=haswell\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+def test_the_script_compiles_for_another_machine(compiler):
+    if "avx2" not in compiler:
+        pytest.skip("compiles for this machine")
+    asked = [compiler, "-march=native", "-dM", "-E", "-x", "c++", "/dev/null"]
+    defined = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
+    assert "__AVX2__" in defined
+    assert "__AVX512F__" not in defined
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_kernels_by_clang_agree_with_eager(traced, name):
+def test_kernels_agree_with_eager(traced, name, compiler):
     function, *inputs = PROGRAMS[name]
     expected = function(*inputs)
     expected = expected if isinstance(expected, tuple) else (expected,)
-    options = InductorOptions(strict=True, compiler="clang++")
+    options = InductorOptions(strict=True, compiler=compiler)
     threads = torch.get_num_threads()
     for count in (1, 2):
         torch.set_num_threads(count)
