@@ -10,6 +10,7 @@ operators are contiguous, time first.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -171,55 +172,55 @@ def recurrent_layer(
         return None
     if torch.is_autocast_enabled(values.device.type):
         return None
-    return lambda *given: (_layers if on_cpu else _call)(kind, *given)
+    return lambda *given: (_layers if on_cpu else _whole)(_Call(kind, *given))
 
 
-def _call(
-    kind: str,
-    values: Any,
-    states: Any,
-    weights: Any,
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
-    del dropout, train
-    given = list(states) if kind == "lstm" else [states]
-    if batch_first:
-        values = values.transpose(0, 1)
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """What torch's functions are called with, in their order; `states` are a pair for an LSTM."""
+
+    kind: str
+    values: Any
+    states: Any
+    weights: Any
+    has_biases: bool
+    layers: int
+    dropout: float
+    train: bool
+    bidirectional: bool
+    batch_first: bool
+
+    @property
+    def firsts(self) -> list[Any]:
+        """The first states, a list of one or two."""
+        return list(self.states) if self.kind == "lstm" else [self.states]
+
+    def turned(self, sequence: Any) -> Any:
+        """Between the caller's order of time and batch and time first."""
+        return sequence.transpose(0, 1) if self.batch_first else sequence
+
+
+def _whole(call: _Call) -> Any:
+    """All layers in the library's one call."""
     output, state, cell = torch.ops.primtorch.recurrent(
-        values, given, list(weights), kind, has_biases, layers, bidirectional
-    )
-    if batch_first:
-        output = output.transpose(0, 1)
-    return (output, state, cell) if kind == "lstm" else (output, state)
+        call.turned(call.values), call.firsts, list(call.weights),
+        call.kind, call.has_biases, call.layers, call.bidirectional,
+    )  # fmt: skip
+    output = call.turned(output)
+    return (output, state, cell) if call.kind == "lstm" else (output, state)
 
 
-def _layers(
-    kind: str,
-    values: Any,
-    states: Any,
-    weights: Any,
-    has_biases: bool,
-    layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
+def _layers(call: _Call) -> Any:
     """Layer by layer and direction by direction, as ATen does it on a CPU."""
-    given = list(states) if kind == "lstm" else [states]
+    kind, weights, layers, given = call.kind, call.weights, call.layers, call.firsts
     keep = torch.is_grad_enabled() and any(
-        tensor.requires_grad for tensor in (values, *given, *weights)
+        tensor.requires_grad for tensor in (call.values, *given, *weights)
     )
     projected = kind == "lstm" and given[0].shape[-1] != given[1].shape[-1]
-    each = (4 if has_biases else 2) + projected
-    output = (values.transpose(0, 1) if batch_first else values).contiguous()
+    each = (4 if call.has_biases else 2) + projected
+    output = call.turned(call.values).contiguous()
     last: list[list[Any]] = [[], []]
-    directions = 2 if bidirectional else 1
+    directions = 2 if call.bidirectional else 1
     for layer in range(layers):
         found = []
         for number in range(layer * directions, (layer + 1) * directions):
@@ -231,8 +232,7 @@ def _layers(
             found.append(result)
             for kept, tensor in zip(last, lasts, strict=True):
                 kept.append(tensor)
-        output = torch.cat(found, -1) if bidirectional else found[0]
-        if dropout and train and layer < layers - 1:
-            output = torch.dropout(output, dropout, True)
-    output = output.transpose(0, 1) if batch_first else output
-    return (output, *(torch.stack(kept) for kept in last[: len(given)]))
+        output = torch.cat(found, -1) if call.bidirectional else found[0]
+        if call.dropout and call.train and layer < layers - 1:
+            output = torch.dropout(output, call.dropout, True)
+    return (call.turned(output), *(torch.stack(kept) for kept in last[: len(given)]))
