@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.bytecode import assemble, build, decode, header_of, live_locals
 from dynamo.bytecode.instruction import Instruction
-from dynamo.machine.frame import NULL
+from dynamo.versions import NULL
 
 if TYPE_CHECKING:
     from types import CodeType

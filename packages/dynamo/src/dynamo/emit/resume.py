@@ -29,9 +29,8 @@ from dynamo.bytecode import (
     without_pairs,
 )
 from dynamo.emit.reconstruct import CannotReconstruct
-from dynamo.machine.frame import NULL
-from dynamo.machine.versions import NULL_FIRST, PY312
 from dynamo.values.generators import TracedGenerator
+from dynamo.versions import NULL, NULL_FIRST, PY312
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

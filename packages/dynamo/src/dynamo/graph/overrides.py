@@ -52,8 +52,6 @@ class Overrides:
         owners = [] if self.off else overriding(machine, args, kwargs)
         if not owners and not self.modes:
             return NotImplemented
-        from dynamo.values import attributes, calls
-
         kinds = tuple(kind for _, kind in owners)
         mode = machine.session.recorder.mode
         # Called from within a call of torch, capture's mode is off until that call is over.
@@ -61,16 +59,14 @@ class Overrides:
             if self.modes:
                 own = self.modes.pop()
                 try:
-                    method = attributes.load(machine, own, "__torch_function__")
-                    result = calls.call(machine, method, (function, kinds, args, dict(kwargs)), {})
+                    result = machine.override(own, function, kinds, args, kwargs)
                 finally:
                     self.modes.append(own)
                 if result is not NotImplemented:
                     return result
             for owner, kind in owners:
                 holder = kind if isinstance(owner, torch.Tensor) else owner
-                method = attributes.load(machine, holder, "__torch_function__")
-                result = calls.call(machine, method, (function, kinds, args, dict(kwargs)), {})
+                result = machine.override(holder, function, kinds, args, kwargs)
                 if result is not NotImplemented:
                     return result
         name = getattr(function, "__qualname__", repr(function))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dynamo.machine.program import program_of
+from dynamo.versions import NULL
 
 if TYPE_CHECKING:
     import types
@@ -17,17 +18,7 @@ if TYPE_CHECKING:
 
     from dynamo.machine.program import Op
 
-__all__ = ["NULL", "Frame", "bind"]
-
-
-class _Null:
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "NULL"
-
-
-NULL: Any = _Null()
+__all__ = ["Frame", "bind"]
 
 
 class Frame:

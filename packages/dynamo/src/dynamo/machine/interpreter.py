@@ -156,6 +156,15 @@ class Machine:
             return TracedGenerator(self, frame)
         return self.run(frame)
 
+    def override(
+        self, owner: Any, function: Any, kinds: tuple[Any, ...], args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        """What an object's `__torch_function__` makes of a call of torch."""
+        from dynamo.values import attributes, calls  # they register rules, which need this module
+
+        method = attributes.load(self, owner, "__torch_function__")
+        return calls.call(self, method, (function, kinds, args, dict(kwargs)), {})
+
     def in_try(self) -> bool:
         """Whether a handler of the program would catch an error of a tensor operation."""
         return any(

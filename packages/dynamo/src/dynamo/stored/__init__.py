@@ -6,7 +6,7 @@ Whether the entry serves the call is then decided by its guards, like for any en
 restored where capturing the same call again would have made the same entry.
 """
 
-from dynamo.stored.assumptions import Assumptions
+from dynamo.assumptions import Assumptions
 from dynamo.stored.entry import Restored, read_entry, write_entry
 
 __all__ = ["Assumptions", "Restored", "read_entry", "write_entry"]

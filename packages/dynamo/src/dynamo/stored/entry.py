@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo import source as sources_of
 from dynamo._native import Entry
+from dynamo.assumptions import ABSENT
 from dynamo.emit.entry import entry_function
 from dynamo.emit.resume import Resume
 from dynamo.guards.kinds import (
@@ -31,7 +32,6 @@ from dynamo.guards.program import GuardProgram, argument_names
 from dynamo.guards.state import GlobalState
 from dynamo.source import ConstantSource, Namespace, Scope, base_of
 from dynamo.source import value as load
-from dynamo.stored.assumptions import ABSENT
 from dynamo.stored.codes import read_code, write_code
 from dynamo.values.wrap import is_constant
 from primtorch.serial import (
@@ -49,8 +49,8 @@ from primtorch.serial import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from dynamo.assumptions import Assumptions
     from dynamo.source import Source
-    from dynamo.stored.assumptions import Assumptions
 
 __all__ = ["Material", "Restored", "read_entry", "write_entry"]
 

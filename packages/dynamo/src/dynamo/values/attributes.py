@@ -20,7 +20,6 @@ from dynamo.graph.tensor_classes import is_traced, own_attribute
 from dynamo.graph.wrappers import wrapper_attribute
 from dynamo.guards import GuardKind
 from dynamo.guards.kinds import MISSING as GUARD_MISSING
-from dynamo.machine.frame import NULL
 from dynamo.source import (
     AttributeSource,
     ConstantSource,
@@ -33,6 +32,7 @@ from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
 from dynamo.values.shadows import DELETED, Lazy
 from dynamo.values.wrap import CONSTANTS, wrap
+from dynamo.versions import NULL
 from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.errors import GraphBreak
 from dynamo.faults import require_programs
-from dynamo.machine.versions import PY312
+from dynamo.versions import PY312
 
 if TYPE_CHECKING:
     from dynamo.machine.frame import Frame

@@ -10,6 +10,7 @@ import builtins
 import types
 from typing import TYPE_CHECKING, Any
 
+from dynamo.assumptions import ABSENT, Assumptions
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
 from dynamo.source import (
@@ -22,7 +23,6 @@ from dynamo.source import (
     Namespace,
     Source,
 )
-from dynamo.stored.assumptions import ABSENT, Assumptions
 from dynamo.values.shadows import DELETED, Lazy, Shadow
 from dynamo.values.wrap import guard_new_object, wrap
 from primtorch.serial import is_trusted_module

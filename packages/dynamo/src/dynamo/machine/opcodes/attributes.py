@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dynamo.machine.frame import NULL
 from dynamo.machine.program import opcode
-from dynamo.machine.versions import NULL_FIRST, PY312
 from dynamo.values import attributes, imports
+from dynamo.versions import NULL, NULL_FIRST, PY312
 
 if TYPE_CHECKING:
     from dynamo.machine.frame import Frame

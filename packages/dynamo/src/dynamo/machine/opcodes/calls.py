@@ -5,10 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from dynamo.machine.frame import NULL
 from dynamo.machine.program import opcode
-from dynamo.machine.versions import NULL_FIRST
 from dynamo.values import calls, groups, operators
+from dynamo.versions import NULL, NULL_FIRST
 
 if TYPE_CHECKING:
     from dynamo.machine.frame import Frame

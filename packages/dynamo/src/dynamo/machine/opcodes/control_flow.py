@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynamo.machine.program import opcode
-from dynamo.machine.versions import PY312, PY313
 from dynamo.values import operators
+from dynamo.versions import PY312, PY313
 
 if TYPE_CHECKING:
     from dynamo.machine.frame import Frame

@@ -8,7 +8,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from dynamo.machine.program import opcode
-from dynamo.machine.versions import PY313
+from dynamo.versions import PY313
 
 if TYPE_CHECKING:
     from dynamo.machine.frame import Frame

@@ -6,10 +6,9 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING
 
-from dynamo.machine.frame import NULL
 from dynamo.machine.interpreter import free_and_cells, unbound
 from dynamo.machine.program import opcode
-from dynamo.machine.versions import NULL_FIRST
+from dynamo.versions import NULL, NULL_FIRST
 
 if TYPE_CHECKING:
     from dynamo.machine.frame import Frame

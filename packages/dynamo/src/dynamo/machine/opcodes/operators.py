@@ -7,8 +7,8 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from dynamo.machine.program import opcode
-from dynamo.machine.versions import PY313 as TO_BOOL_BIT
 from dynamo.values import operators
+from dynamo.versions import PY313 as TO_BOOL_BIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
