@@ -168,7 +168,7 @@ def contracts(session: nox.Session) -> None:
     _tools(session, "import-linter", "grimp", "pytest")
     session.env["PYTHONPATH"] = os.pathsep.join(str(ROOT / source) for source in SOURCES)
     session.run("lint-imports", "--no-cache")
-    session.run("lint-imports", "--no-cache", "--config", "ci/layers.toml")
+    session.run("lint-imports", "--no-cache", "ci/layers.toml")
     session.run("python", "ci/check_imports.py")
     _pytest(session, "ci/tests")
 
