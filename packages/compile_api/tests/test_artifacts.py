@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 import types
 from pathlib import Path
 
@@ -412,3 +413,35 @@ def test_sizes_that_differ_from_a_restored_entrys_are_symbolic(cache, captures):
         x = torch.ones(rows, 3)
         torch.testing.assert_close(compiled(x, n), program.f(x, n))
     assert captures == ["f", "f"]
+
+
+def test_a_restored_training_step_reads_no_graph(cache, captures, monkeypatch):
+    """Only other outputs than the loss, differentiated too, need the graph that the backward was made of."""
+
+    def step(x, w):
+        y = torch.softmax(x @ w, -1)
+        return y.square().mean(), y
+
+    def gradients(outputs):
+        x, w = torch.randn(4, 6, requires_grad=True), torch.randn(6, 5, requires_grad=True)
+        results = []
+        for function in (fresh_step, step):
+            made = function(x, w)
+            taken = [made[n].sum() for n in outputs]
+            results.append(torch.autograd.grad(sum(taken), [x, w]))
+        torch.testing.assert_close(*results)
+
+    fresh_step = compile_api.compile(step)
+    gradients([0])
+    for _ in range(500):  # the thread that compiled the backward writes the artifact
+        if artifact_files(cache):
+            break
+        time.sleep(0.02)
+    compile_api.reset()
+    captures.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr("aot_autograd.stored.read_graph", None)
+        fresh_step = compile_api.compile(step)
+        gradients([0])
+    gradients([0, 1])
+    assert not captures

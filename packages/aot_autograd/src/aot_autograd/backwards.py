@@ -68,7 +68,6 @@ class Backwards:
         "_sets",
         "everything",
         "likely",
-        "whole",
     )
 
     def __init__(
@@ -88,9 +87,14 @@ class Backwards:
         for absent, (made, kept) in (parts or {}).items():
             backward = self._sets[absent] = Backward(deferred(made=made))
             backward.kept = kept
-        self.whole = self._sets.get(0) or self._add(0)
         if self.everything <= 1:
+            self.of(0)
             self._load = None  # there is no other set, and the graph is large
+
+    @property
+    def whole(self) -> Backward:
+        """The one for all tangents."""
+        return self.of(0)
 
     def start(self) -> None:
         """Begin to compile the likely one in the background."""
@@ -110,7 +114,7 @@ class Backwards:
         load = self._load
         assert load is not None, "a graph with one tangent has one backward"
         specialised = None
-        if self.everything > 1 and len(self._sets) < MOST_SETS:
+        if self.everything > 1 and (not absent or len(self._sets) < MOST_SETS):
             # Also for no absent one a copy: what a compiler does to its graph is its own affair.
             specialised = without_tangents(load(), absent)
         if self.everything <= 1:

@@ -210,7 +210,7 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
                 seeds = [values[slot] for slot in compiled.seeds]
                 double = differentiable_backward(compiled, primals, versions)
                 return (None, None, *double(list(primals or ()), seeds, tangents))
-            chosen = backwards.whole if not absent else backwards.of(absent)
+            chosen = backwards.of(absent)
             if chosen.kept is not None:
                 values = [values[slot] for slot in chosen.kept]
             if absent:
