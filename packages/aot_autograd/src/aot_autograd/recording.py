@@ -206,6 +206,14 @@ class RecordingContext:
         """A fake tensor that starts with the value of a real one."""
         return self.fresh(meta_of(tensor), self._constant_node(tensor))
 
+    def lifted(self, tensor: torch.Tensor) -> FakeTensor:
+        """What `torch.tensor` made: a number is filled in, where kernels see it; more is a constant."""
+        if tensor.dim() or tensor.dtype.is_complex or tensor.device.type != "cpu":
+            return self.constant(tensor)
+        return self.operate(
+            aten.full.default, [], tensor.item(), dtype=tensor.dtype, device=tensor.device
+        )
+
     def operate(self, operator: OpOverload, *args: Any, **kwargs: Any) -> FakeTensor:
         """Record one pure operator or view; used by the rewriting of mutations."""
         result: FakeTensor = self.handle(operator, args, kwargs)

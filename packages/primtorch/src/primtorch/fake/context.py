@@ -156,7 +156,8 @@ class ShapeContext:
 class FactoryMode(TorchDispatchMode):
     """While active, factory calls without tensor arguments go to `context`.
 
-    Operators on real tensors alone run as they are: their results are constants.
+    Operators on real tensors alone run as they are: their results are constants. What `torch.tensor` makes is the
+    program's own, to write into as well: a context that has the method `lifted` is asked for a fake of it.
     """
 
     def __init__(self, context: FakeContext) -> None:
@@ -184,6 +185,9 @@ class FactoryMode(TorchDispatchMode):
         if fake is not None:
             return fake.context.handle(func, args, kwargs)
         if real:
+            lifted = getattr(self.context, "lifted", None)
+            if func is torch.ops.aten.lift_fresh.default and lifted is not None:
+                return lifted(args[0])
             return func(*args, **kwargs)
         return self.context.handle(func, args, kwargs)
 
