@@ -255,12 +255,22 @@ def fused_adagrad(
         if weight_decay:
             step = step + wide * weight_decay
         squares = cast(total, step.dtype) + step * step
-        rate = lr / ((count - 1) * lr_decay + 1)
+        rate = _exact(lr) / ((_exact(count) - 1) * lr_decay + 1)
         moved = wide - rate * step / (aten.sqrt.default(squares) + eps)
         new_sums.append(_kept(found_inf, total, squares))
         new_parameters.append(_kept(found_inf, parameter, moved))
     results: tuple[list[Tensor], ...] = (new_parameters, new_grads, new_sums)
     return results if isinstance(lr, Tensor) else (*results, list(state_steps))
+
+
+def _exact(number: float | Tensor) -> float | Tensor:
+    """A number that lives in a tensor, as precise as Python's floats: eager takes it from there.
+
+    One minus a power close to one loses half of float32's digits.
+    """
+    if isinstance(number, Tensor) and number.dim() == 0 and number.is_floating_point():
+        return cast(number, torch.float64)
+    return number
 
 
 def _adam_step(
@@ -271,8 +281,9 @@ def _adam_step(
     decoupled: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """One tensor's new parameter, moments and largest second moment."""
-    parameter, first, second, largest, count = state
-    lr, beta1, beta2 = options["lr"], options["beta1"], options["beta2"]
+    parameter, first, second, largest, _ = state
+    count = _exact(state[-1])
+    lr, beta1, beta2 = _exact(options["lr"]), options["beta1"], options["beta2"]
     wide = cast(parameter, computation_dtype(parameter.dtype))
     if options["weight_decay"]:
         if decoupled:
