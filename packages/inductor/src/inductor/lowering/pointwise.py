@@ -410,31 +410,34 @@ _binary("shift_right", *_overloads("bitwise_right_shift", "Tensor", "Tensor_Scal
 
 
 @lowers(aten.add.Tensor, aten.add.Scalar)
-def add(builder: Builder, x: Operand, y: Operand, alpha: Number = 1) -> Value:
+def add(builder: Builder, x: Operand, y: Operand, alpha: Number | Value = 1) -> Value:
     """`x + alpha * y`."""
-    return elementwise(builder, (x, y), _scaled("add", alpha))
+    return _with_factor(builder, "add", x, y, alpha)
 
 
 @lowers(aten.sub.Tensor, aten.sub.Scalar)
-def subtract(builder: Builder, x: Operand, y: Operand, alpha: Number = 1) -> Value:
+def subtract(builder: Builder, x: Operand, y: Operand, alpha: Number | Value = 1) -> Value:
     """`x - alpha * y`."""
-    return elementwise(builder, (x, y), _scaled("sub", alpha))
+    return _with_factor(builder, "sub", x, y, alpha)
 
 
 @lowers(aten.rsub.Tensor, aten.rsub.Scalar)
-def reverse_subtract(builder: Builder, x: Operand, y: Operand, alpha: Number = 1) -> Value:
+def reverse_subtract(builder: Builder, x: Operand, y: Operand, alpha: Number | Value = 1) -> Value:
     """`y - alpha * x`."""
-    return elementwise(builder, (y, x), _scaled("sub", alpha))
+    return _with_factor(builder, "sub", y, x, alpha)
 
 
-def _scaled(name: str, alpha: Number) -> Callable[..., Scalar]:
-    if isinstance(alpha, (int, float)) and alpha == 1:
-        return _simple(name)
+def _with_factor(
+    builder: Builder, name: str, x: Operand, y: Operand, factor: Number | Value
+) -> Value:
+    """`name` of `x` and `factor * y`; a factor that the caller passes is read like an operand."""
+    if isinstance(factor, (int, float)) and factor == 1:
+        return elementwise(builder, (x, y), _simple(name))
 
-    def compute(recorder: Recorder, s: Scalar, t: Scalar) -> Scalar:
-        return recorder.op(name, s, recorder.op("mul", t, recorder.constant(alpha, t.dtype)))
+    def compute(recorder: Recorder, s: Scalar, t: Scalar, by: Scalar) -> Scalar:
+        return recorder.op(name, s, recorder.op("mul", t, by))
 
-    return compute
+    return elementwise(builder, (x, y, factor), compute)
 
 
 @lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
