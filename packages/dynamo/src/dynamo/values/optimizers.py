@@ -2,12 +2,15 @@
 
 An optimizer's step count is a tensor, from which eager takes the number; a capture keeps the tensor, so that the
 graph serves every step. Numbers taken from it are of Python's precision, as eager's are. Operators that accept
-such a number only as a scalar (`addcdiv_(..., value=)`) are recorded in terms of ones that take a tensor.
+such a number only as a scalar (`addcdiv_(..., value=)`) are recorded in terms of ones that take a tensor. Optimizers
+that decide by a step count take the road they have for graphs on a card, where both sides are computed.
 """
 
 # ruff: noqa: ARG001 - one signature for all rules
 from __future__ import annotations
 
+import inspect
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -64,7 +67,10 @@ for _name, _term in (("addcdiv_", _scaled_quotient), ("addcmul_", _scaled_produc
 def _with_tensor_scales(function: Any, term: Callable[..., Any]) -> None:
     def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         scales = args[3] if len(args) == 4 else kwargs.get("scalars")
-        if type(scales) is not FakeTensor or len(args) + len(kwargs) != 4:
+        tensors = type(scales) is FakeTensor or (
+            type(scales) is list and any(type(one) is FakeTensor for one in scales)
+        )
+        if not tensors or len(args) + len(kwargs) != 4:
             return call_native(machine, function, args, kwargs)
         targets, first, second = (list(operators.iterate(machine, one)) for one in args[:3])
         for number, (target, one, other) in enumerate(zip(targets, first, second, strict=True)):
@@ -76,3 +82,155 @@ def _with_tensor_scales(function: Any, term: Callable[..., Any]) -> None:
 
 _with_tensor_scales(torch._foreach_addcdiv_, _scaled_quotient)
 _with_tensor_scales(torch._foreach_addcmul_, _scaled_product)
+
+
+# -- a tensor as the factor of what is added ------------------------------------------------------------
+
+
+def _is_factor(value: Any) -> bool:
+    """Whether eager would take a floating-point number from this tensor."""
+    return type(value) is FakeTensor and value.is_floating_point() and value.numel() == 1
+
+
+def _scaled_by(value: Any, factor: Any) -> Any:
+    return value * factor.detach().reshape(())
+
+
+def _with_tensor_factor(function: Any) -> None:
+    def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        factor = kwargs.get("alpha")
+        if not (
+            _is_factor(factor)
+            and len(args) == 2
+            and len(kwargs) == 1
+            and all(type(one) is FakeTensor and one.is_floating_point() for one in args)
+        ):
+            return call_native(machine, function, args, kwargs)
+        return call_native(machine, function, (args[0], _scaled_by(args[1], factor)), {})
+
+    RULES[function] = run
+
+
+for _owner in (torch.Tensor, torch):
+    for _name in ("add", "add_", "sub", "sub_"):
+        if hasattr(_owner, _name):
+            _with_tensor_factor(getattr(_owner, _name))
+
+
+def _lists_with_tensor_factor(function: Any) -> None:
+    def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        factor = kwargs.get("alpha")
+        if not (_is_factor(factor) and len(args) == 2 and len(kwargs) == 1):
+            return call_native(machine, function, args, kwargs)
+        targets, added = (list(operators.iterate(machine, one)) for one in args)
+        if not all(
+            type(one) is FakeTensor and one.is_floating_point() for one in (*targets, *added)
+        ):
+            return call_native(machine, function, args, kwargs)
+        scaled = [_scaled_by(one, factor) for one in added]
+        return call_native(machine, function, (targets, scaled), {})
+
+    RULES[function] = run
+
+
+for _name in ("add", "add_", "sub", "sub_"):
+    _lists_with_tensor_factor(getattr(torch, f"_foreach_{_name}"))
+
+
+# -- numbers that an optimizer's own code takes from tensors --------------------------------------------
+
+
+def _in_optimizer(machine: Machine) -> bool:
+    """Whether code of torch's optimizers makes this call."""
+    name = machine.frames[-1].globals.get("__name__") if machine.frames else None
+    return isinstance(name, str) and name.startswith("torch.optim.")
+
+
+def _item(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 1 and not kwargs and _is_factor(args[0]) and _in_optimizer(machine):
+        return args[0].detach().reshape(()).double()
+    return call_native(machine, torch.Tensor.item, args, kwargs)
+
+
+RULES[torch.Tensor.item] = _item
+
+
+def _extreme(function: Any, better: Callable[[Any, Any], Any]) -> None:
+    plain = RULES[function]
+
+    def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        numbers = all(type(one) in (int, float) or _is_factor(one) for one in args)
+        tensors = any(type(one) is FakeTensor for one in args)
+        if len(args) < 2 or kwargs or not (numbers and tensors and _in_optimizer(machine)):
+            return plain(machine, args, kwargs)
+        best = args[0]
+        for one in args[1:]:
+            best = torch.where(better(one, best), one, best)
+        return best
+
+    RULES[function] = run
+
+
+_extreme(max, lambda one, best: one > best)
+_extreme(min, lambda one, best: one < best)
+
+
+def _interpolated(start: Any, end: Any, weight: Any) -> Any:
+    return start.lerp_(end, weight.to(start.dtype))
+
+
+def _lerp(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if len(args) == 3 and _is_factor(args[2]) and _in_optimizer(machine):
+        return _interpolated(*args)
+    return call_native(machine, torch.Tensor.lerp_, args, kwargs)
+
+
+RULES[torch.Tensor.lerp_] = _lerp
+
+
+def _lerp_lists(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    weights = args[2] if len(args) == 3 else None
+    tensors = type(weights) is list and any(map(_is_factor, weights))
+    if tensors and _in_optimizer(machine):
+        lists = (list(operators.iterate(machine, one)) for one in args)
+        for operands in zip(*lists, strict=True):
+            _interpolated(*operands)
+        return args[0]
+    return call_native(machine, torch._foreach_lerp_, args, kwargs)
+
+
+RULES[torch._foreach_lerp_] = _lerp_lists
+
+
+def _without_decisions(module: str, name: str) -> None:
+    """The step as it is for graphs on a card, which computes both sides of what eager decides by a step count.
+
+    There the count is a tensor of the default dtype; here it has the precision of the number that eager takes from
+    it, because one minus a power close to one loses half of float32's digits.
+    """
+
+    def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        function = getattr(sys.modules[module], name)
+        bound = inspect.signature(function).bind(*args, **kwargs)
+        given = bound.arguments
+        session = machine.session
+        session.guard_function_code(function)
+        if given.get("capturable") or given.get("differentiable"):
+            return machine.inline(function, args, kwargs)
+        counts = list(operators.iterate(machine, given["state_steps"]))
+        if not all(type(one) is FakeTensor and one.is_floating_point() for one in counts):
+            return machine.inline(function, args, kwargs)
+        exact = [one.double() for one in counts]
+        given["state_steps"] = session.created(exact)
+        given["capturable"] = True
+        machine.inline(function, bound.args, bound.kwargs)
+        for count, counted in zip(counts, exact, strict=True):
+            count.copy_(counted)
+        return None
+
+    NAMED_RULES[module, name] = run
+
+
+for _optimizer in ("asgd", "radam"):
+    for _kind in ("single", "multi"):
+        _without_decisions(f"torch.optim.{_optimizer}", f"_{_kind}_tensor_{_optimizer}")

@@ -17,6 +17,7 @@ import torch
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
 from dynamo.source import ConstantSource
+from dynamo.values import attributes
 from dynamo.values.rules import RULES, rule
 from dynamo.values.wrap import CONSTANTS
 
@@ -180,7 +181,10 @@ RULES[torch.jit.is_tracing] = _answer(False)
 
 @rule(torch.autograd.profiler.record_function.__enter__)
 def _record_enter(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return args[0]  # a profiler sees the compiled graph, not the ranges of what it was made from
+    # A profiler sees the compiled graph, not the ranges of what it was made from. Where the graph breaks inside, the
+    # range is left by Python, which must not look for the one that was never entered.
+    attributes.store(machine, args[0], "run_callbacks_on_exit", False)
+    return args[0]
 
 
 @rule(torch.autograd.profiler.record_function.__exit__)
