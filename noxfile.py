@@ -392,6 +392,18 @@ def symbolic_operators(session: nox.Session) -> None:
 
 
 @nox.session
+def optimizer_matrix(session: nox.Session) -> None:
+    """Every optimizer of torch, implementation and option: 20 compiled steps against eager's; minutes.
+
+    The report, `complete_run.json`, is committed beside the script.
+    """
+    _prepare(session, *PACKAGES)
+    script = Path("packages/compile_api/tests/optimizer_matrix/run.py")
+    report = str(script.with_name("complete_run.json"))
+    session.run("python", str(script), "--json", report, *session.posargs, success_codes=[0, 1])
+
+
+@nox.session
 def quick_models(session: nox.Session) -> None:
     """Twelve of those models, inference and training, without times; minutes."""
     _prepare(session, *PACKAGES)

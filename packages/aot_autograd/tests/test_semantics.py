@@ -21,6 +21,28 @@ def test_input_changed_in_place(agree):
     agree(function, lambda: (randn(3, 4),), calls=2)
 
 
+def test_a_tensor_made_of_a_number_is_written_after_it_was_read(agree):
+    def function(x):
+        total = torch.tensor(0.5)
+        before = x + total
+        total += 1
+        torch._foreach_mul_([total], 3.0)
+        return before, total, total * x
+
+    agree(function, lambda: (randn(3),))
+    agree(function, lambda: (leaf(3),))
+
+
+def test_a_tensor_made_of_numbers_is_written_after_it_was_read(agree):
+    def function(x):
+        weights = torch.tensor([1.0, 2.0, 3.0])
+        before = x * weights
+        weights[1] = 7
+        return before, weights, weights + x
+
+    agree(function, lambda: (randn(3),), calls=2)
+
+
 def test_two_changes_count_two_versions(agree):
     agree(lambda x: x.add_(1).mul_(2).sin(), lambda: (randn(3),))
 

@@ -1,9 +1,15 @@
 """Optimizer steps and whole training steps, compiled, take a model where eager takes it."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
 import compile_api
+
+sys.path.append(str(Path(__file__).parent / "optimizer_matrix"))
+from run import Case, cases, row
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),
@@ -113,4 +119,61 @@ def test_what_torchs_compiler_hides_of_optimizers_is_captured_all_the_same():
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     before = compile_api.graph_count()
     train(OPTIMIZERS["adam"], lambda f: f, compiled)
+    assert compile_api.graph_count() - before <= 2
+
+
+SAMPLE = [
+    Case("RAdam", "lists", "plain"),
+    Case("RAdam", "loop", "weight decay", {"weight_decay": 0.1}),
+    Case("ASGD", "lists", "plain"),
+    Case("ASGD", "loop", "early average", {"t0": 5.0, "lambd": 1e-3}),
+    Case("Adamax", "lists", "plain"),
+    Case("Adafactor", "single", "plain"),
+    Case("Adam", "fused", "amsgrad", {"amsgrad": True}),
+    Case("AdamW", "fused", "plain"),
+    Case("Adagrad", "fused", "decay", {"lr_decay": 0.1}),
+]
+
+
+@pytest.mark.parametrize("case", SAMPLE, ids=lambda case: f"{case.optimizer} {case.implementation}")
+def test_rarer_optimizers_take_two_graphs_and_are_as_exact_as_eager(case):
+    """`nox -s optimizer_matrix` tries all of them."""
+    assert case in cases()
+    found = row(case)
+    assert found.failure == ""
+    assert found.graphs <= 2
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_schedule_of_rates_costs_one_more_graph(momentum):
+    def run(wrap):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 8)
+        step = wrap(optimizer.step)
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(torch.linspace(-1, 1, 8).view(2, 4)).square().sum().backward()
+            step()
+            schedule.step()
+        return [parameter.detach() for parameter in model.parameters()]
+
+    want = run(lambda step: step)
+    before = compile_api.graph_count()
+    torch.testing.assert_close(run(compiled), want)
+    assert compile_api.graph_count() - before <= 3
+
+
+@pytest.mark.parametrize("operator", [torch.add, torch.sub, torch.rsub])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32])
+def test_a_factor_that_varies(operator, dtype):
+    def function(x, y, factor):
+        return operator(x, y, alpha=factor)
+
+    x, y = (torch.arange(7).to(dtype) + n for n in (1, 3))
+    call = compiled(function)
+    before = compile_api.graph_count()
+    for factor in (2, 3, 5, 7) if dtype is torch.int32 else (0.5, 0.25, -1.5, 2.25):
+        torch.testing.assert_close(call(x, y, factor), function(x, y, factor), rtol=0, atol=0)
     assert compile_api.graph_count() - before <= 2

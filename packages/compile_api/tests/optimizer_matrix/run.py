@@ -206,7 +206,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("--only", default="", help="optimizers whose name has this in it")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--table", type=Path, help="a page of documentation")
     options = parser.parse_args(arguments)
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)

@@ -66,7 +66,7 @@ for _name, _term in (("addcdiv_", _scaled_quotient), ("addcmul_", _scaled_produc
 
 def _with_tensor_scales(function: Any, term: Callable[..., Any]) -> None:
     def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        scales = args[3] if len(args) == 4 else kwargs.get("scalars")
+        scales: Any = args[3] if len(args) == 4 else kwargs.get("scalars")
         tensors = type(scales) is FakeTensor or (
             type(scales) is list and any(type(one) is FakeTensor for one in scales)
         )
