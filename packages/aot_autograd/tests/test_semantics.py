@@ -43,6 +43,18 @@ def test_a_tensor_made_of_numbers_is_written_after_it_was_read(agree):
     agree(function, lambda: (randn(3),), calls=2)
 
 
+def test_indices_made_of_numbers_are_written_after_they_were_read(agree):
+    def function(x):
+        index = torch.tensor([0, 2, 1])
+        first, part = x[index], index[1:]
+        before = x[part]
+        index[1] = 0
+        part.add_(1)
+        return first, before, x[index % 3], index
+
+    agree(function, lambda: (randn(3),), calls=2)
+
+
 def test_two_changes_count_two_versions(agree):
     agree(lambda x: x.add_(1).mul_(2).sin(), lambda: (randn(3),))
 

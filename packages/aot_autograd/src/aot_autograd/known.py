@@ -1,7 +1,8 @@
-"""Numbers that a recorded graph computes from nothing but constants.
+"""What a recorded graph computes from nothing but constants, where the value must be known while tracing.
 
-ATen's composite code asks for some of them (`torch.cov` compares a count that it put into a tensor with another).
-Comes in: a call that asks for a number, its arguments as nodes. Goes out: the number, or None if an input of the graph,
+ATen's composite code asks for some numbers (`torch.cov` compares a count that it put into a tensor with another), and
+for tensors whose size hangs on data (the gradient of `index_fill` counts the distinct ones of its indices).
+Comes in: a call that depends on data, its arguments as nodes. Goes out: its result, or None if an input of the graph,
 a random number or too large a tensor is behind it. Invariant: nothing is computed that the graph would not compute.
 """
 
@@ -24,16 +25,15 @@ class _UnknownError(LookupError):
     """Something behind the value is known only at run time."""
 
 
-def number_of(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """What `operator` gives for these nodes and numbers, if it is a number and known; else None."""
+def known_result(operator: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What `operator` gives for these nodes and numbers, if that is known; else None. Tensors are real ones."""
     memo: dict[Node, Any] = {}
     try:
         values = [_value(argument, memo) for argument in args]
         names = {name: _value(argument, memo) for name, argument in kwargs.items()}
     except _UnknownError:
         return None
-    result = operator(*values, **names)
-    return result if isinstance(result, (bool, int, float, complex)) else None
+    return operator(*values, **names)
 
 
 def _value(value: Any, memo: dict[Node, Any]) -> Any:

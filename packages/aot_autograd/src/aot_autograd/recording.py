@@ -15,6 +15,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from aot_autograd import functional, random, rewriting
 from aot_autograd._torch import (
@@ -30,7 +31,7 @@ from aot_autograd._torch import (
 from aot_autograd.errors import TraceError
 from aot_autograd.functional import Storage, Value
 from aot_autograd.graph import Node
-from aot_autograd.known import number_of
+from aot_autograd.known import known_result
 from aot_autograd.metadata import ViewStep
 from aot_autograd.seeds import Seeds
 from aot_autograd.sizes import SizeNodes, is_symbolic, symbol_of
@@ -301,10 +302,10 @@ class RecordingContext:
         try:
             meta = infer(operator, args, kwargs, self.environment)
         except DataDependentError:
-            number = number_of(operator, node_args, node_kwargs)
-            if number is None:
+            found = known_result(operator, node_args, node_kwargs)
+            if found is None:
                 raise
-            return number
+            return tree_map_only(torch.Tensor, self.constant, found)
         node = self._append(operator, node_args, node_kwargs, meta)
         node.impure = impure
         known = node
