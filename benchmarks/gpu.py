@@ -17,6 +17,7 @@ import statistics
 import time
 import traceback
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -347,6 +348,7 @@ def main(out: Path, budget: float, names: str, only: str, phase: str) -> None:
         head = {
             "card": torch.cuda.get_device_name(),
             "torch": torch.__version__,
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
             "copy_tb_s": rates.copy / 1e12,
             "product_tflop_s": {str(dtype): rate / 1e12 for dtype, rate in rates.product.items()},
         }
