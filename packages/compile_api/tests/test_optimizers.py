@@ -9,7 +9,7 @@ import torch
 import compile_api
 
 sys.path.append(str(Path(__file__).parent / "optimizer_matrix"))
-from run import Case, cases, row
+from matrix import Case, cases, row
 
 OPTIMIZERS = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.1),

@@ -1,6 +1,6 @@
 """Every optimizer of torch, in each of its implementations, with each of its options, compiled against eager.
 
-    python run.py [--only NAME] [--json FILE] [--table FILE]
+    python matrix.py [--only NAME] [--json FILE]
 
 A small model is trained for 20 steps, `optimizer.step` compiled under `strict`, and compared with the same steps in
 eager; both are judged by the same steps in float64. Told are the graphs that the steps took: one makes the
