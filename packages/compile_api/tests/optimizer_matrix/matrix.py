@@ -4,7 +4,7 @@
 
 A small model is trained for 20 steps, `optimizer.step` compiled under `strict`, and compared with the same steps in
 eager; both are judged by the same steps in float64. Told are the graphs that the steps took: one makes the
-optimizer's state, one serves the rest. Exit status 1 if a row differs or breaks.
+optimizer's state, one serves the rest. Exit status 1 if a row differs or breaks that isn't known to, or the reverse.
 """
 
 from __future__ import annotations
@@ -57,6 +57,19 @@ COMMON = {
     "weight decay": {"weight_decay": 0.1},
     "climbing": {"maximize": True},
     "tensor rate": {"lr": torch.tensor},
+}
+_FLIPS = "a bfloat16 that rounds the other way; eager moved by a unit in the last place differs as much in some draws"
+KNOWN = {
+    (
+        "Muon",
+        "single",
+        "weight decay",
+    ): _FLIPS,
+    (
+        "Muon",
+        "single",
+        "tensor rate",
+    ): _FLIPS,
 }
 NO_DECAY = ("Rprop", "SparseAdam", "LBFGS")
 NO_CLIMBING = ("LBFGS", "Muon")
@@ -219,9 +232,13 @@ def main(arguments: list[str] | None = None) -> int:
     if options.json:
         lines = ",\n ".join(json.dumps(asdict(one)) for one in rows)
         options.json.write_text(f"[{lines}]\n")
-    failed = [one for one in rows if one.failure]
-    print(f"{len(rows)} rows: {len(failed)} fail")
-    return 1 if failed else 0
+    tried = {(one.optimizer, one.implementation, one.variant): one.failure for one in rows}
+    failed = {name for name, failure in tried.items() if failure}
+    unexpected = failed ^ (KNOWN.keys() & tried.keys())
+    print(f"{len(rows)} rows: {len(failed)} fail, {len(unexpected)} unexpectedly or no longer")
+    for name in sorted(unexpected):
+        print(*name, tried[name] or "passes now", sep=", ")
+    return 1 if unexpected else 0
 
 
 if __name__ == "__main__":

@@ -38,6 +38,14 @@ def _get_value(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 NAMED_RULES["torch.optim.optimizer", "_get_value"] = _get_value
 
 
+def _dtypes(target: Any, *others: Any) -> tuple[torch.dtype, torch.dtype]:
+    """The dtype of a result, and the one that eager computes it in: half types are rounded once, at the end."""
+    result = torch.result_type(target, others[0])
+    for other in others[1:]:
+        result = torch.promote_types(result, torch.result_type(target, other))
+    return result, torch.float32 if result in (torch.float16, torch.bfloat16) else result
+
+
 def _scaled_quotient(scale: Any, first: Any, second: Any) -> Any:
     return scale * first / second
 
@@ -51,8 +59,9 @@ def _with_tensor_scale(function: Any, term: Callable[..., Any], *, in_place: boo
         scale = kwargs.get("value")
         if type(scale) is not FakeTensor or len(args) != 3 or len(kwargs) != 1:
             return call_native(machine, function, args, kwargs)
-        added = term(scale, *args[1:])
-        return args[0].add_(added) if in_place else args[0] + added
+        result, wide = _dtypes(*args)
+        added = term(scale, *(one.to(wide) for one in args[1:]))
+        return args[0].add_(added) if in_place else (args[0].to(wide) + added).to(result)
 
     RULES[function] = run
 
@@ -74,7 +83,8 @@ def _with_tensor_scales(function: Any, term: Callable[..., Any]) -> None:
             return call_native(machine, function, args, kwargs)
         targets, first, second = (list(operators.iterate(machine, one)) for one in args[:3])
         for number, (target, one, other) in enumerate(zip(targets, first, second, strict=True)):
-            target.add_(term(scales[number], one, other))
+            _, wide = _dtypes(target, one, other)
+            target.add_(term(scales[number], one.to(wide), other.to(wide)))
         return args[0]
 
     RULES[function] = run
@@ -92,8 +102,13 @@ def _is_factor(value: Any) -> bool:
     return type(value) is FakeTensor and value.is_floating_point() and value.numel() == 1
 
 
-def _scaled_by(value: Any, factor: Any) -> Any:
-    return value * factor.detach().reshape(())
+def _with_factor(function: Any, target: Any, value: Any, factor: Any) -> Any:
+    """`function(target, value, alpha=factor)` for a function that adds or subtracts, in place or not."""
+    result, wide = _dtypes(target, value)
+    scaled = value.to(wide) * factor.detach().reshape(())
+    if function.__name__.endswith("_"):
+        return function(target, scaled)
+    return function(target.to(wide), scaled).to(result)
 
 
 def _with_tensor_factor(function: Any) -> None:
@@ -106,7 +121,7 @@ def _with_tensor_factor(function: Any) -> None:
             and all(type(one) is FakeTensor and one.is_floating_point() for one in args)
         ):
             return call_native(machine, function, args, kwargs)
-        return call_native(machine, function, (args[0], _scaled_by(args[1], factor)), {})
+        return _with_factor(function, *args, factor)
 
     RULES[function] = run
 
@@ -117,7 +132,9 @@ for _owner in (torch.Tensor, torch):
             _with_tensor_factor(getattr(_owner, _name))
 
 
-def _lists_with_tensor_factor(function: Any) -> None:
+def _lists_with_tensor_factor(name: str) -> None:
+    function, of_each = getattr(torch, f"_foreach_{name}"), getattr(torch.Tensor, name)
+
     def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         factor = kwargs.get("alpha")
         if not (_is_factor(factor) and len(args) == 2 and len(kwargs) == 1):
@@ -127,14 +144,14 @@ def _lists_with_tensor_factor(function: Any) -> None:
             type(one) is FakeTensor and one.is_floating_point() for one in (*targets, *added)
         ):
             return call_native(machine, function, args, kwargs)
-        scaled = [_scaled_by(one, factor) for one in added]
-        return call_native(machine, function, (targets, scaled), {})
+        made = [_with_factor(of_each, *pair, factor) for pair in zip(targets, added, strict=True)]
+        return args[0] if name.endswith("_") else machine.session.created(made)
 
     RULES[function] = run
 
 
 for _name in ("add", "add_", "sub", "sub_"):
-    _lists_with_tensor_factor(getattr(torch, f"_foreach_{_name}"))
+    _lists_with_tensor_factor(_name)
 
 
 # -- numbers that an optimizer's own code takes from tensors --------------------------------------------
