@@ -1,13 +1,14 @@
 """A model's times and memory alone: eager, ours and torch.compile in one process, without a float64 run.
 
-    python -m benchmarks.models.times --phases inference,training [--compare torch] [--only NAME]
+    python -m benchmarks.models.times --phases inference,training [--compare torch] [--only NAME] [--jobs N]
 
 In: names of the registry. Out: a row of JSON for each name and phase, added to `time_rows.jsonl`: the first call of
 both compilers, later calls of all systems in turns, peak memory of each. Whether the results are right is
 `benchmarks.models.run`'s business. Invariant: a row that was left at the limit says so and how far it came.
 
 The first calls are measured with empty caches in a process forked from one that has imported everything and in which
-torch has compiled something else: imports and torch's precompiled header aren't counted.
+torch has compiled something else: imports and torch's precompiled header aren't counted. With `--jobs` each process
+and all it starts has one core of its own, so that several models at once compete for caches and memory alone.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ import datetime as dt
 import json
 import multiprocessing
 import os
+import platform
+import queue
 import sys
 import tempfile
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,8 +102,12 @@ def _measure(answers: Connection, name: str, phase: str, seconds: float, *, peer
     answers.send({**row, PEER: found})
 
 
-def serve(answers: Connection, name: str, phase: str, seconds: float, *, peer: bool) -> None:
+def serve(
+    answers: Connection, name: str, phase: str, seconds: float, core: int | None, *, peer: bool
+) -> None:
     """Sends the row without the peer, then with it; a fault is sent as text."""
+    if core is not None:
+        os.sched_setaffinity(0, {core})
     with tempfile.TemporaryDirectory() as ours, tempfile.TemporaryDirectory() as theirs:
         os.environ["COMPILE_API_CACHE_DIR"] = ours
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = theirs
@@ -132,16 +141,29 @@ def _answer(child: ForkServerProcess, receiver: Connection, limit: float) -> Any
         return f"the process ended with {child.exitcode}"
 
 
-def run_one(name: str, phase: str, seconds: float, limit: float, *, peer: bool) -> dict[str, Any]:
+def _processor_name() -> str:
+    """What the kernel calls the processor; the architecture where it has no name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def run_one(
+    name: str, phase: str, seconds: float, limit: float, core: int | None, *, peer: bool
+) -> dict[str, Any]:
     """Runs the child; `limit` holds for ours and for the peer each."""
     receiver, sender = _SERVER.Pipe(duplex=False)
     child = _SERVER.Process(
-        target=serve, args=(sender, name, phase, seconds), kwargs={"peer": peer}
+        target=serve, args=(sender, name, phase, seconds, core), kwargs={"peer": peer}
     )
     child.start()
     sender.close()
     date = dt.datetime.now(tz=dt.UTC).date().isoformat()
     row: dict[str, Any] = {"name": name, "phase": phase, "date": date}
+    row |= {"times_torch": version("torch"), "processor": _processor_name()}
     try:
         found = _answer(child, receiver, limit)
         row.update({"fault": found} if isinstance(found, str) else found or {"none": True})
@@ -199,11 +221,14 @@ def write_times(rows: dict[tuple[str, str], dict[str, Any]], path: Path = TIME_R
     show_default=True,
     help="Begin no further model after so many; 0: no end.",
 )
+@click.option(
+    "--jobs", default=0, help="Models at once, each on a core of its own; 0: one, on all cores."
+)
 @click.option("--again", is_flag=True, help="Measure models that have a row too.")
 @click.option("--out", type=click.Path(path_type=Path), default=TIME_ROWS, help="The file of rows.")
 def main(
     suites: tuple[str, ...], only: str, phases: str, compare: str, seconds: float, limit: float,
-    minutes: float, again: bool, out: Path,
+    minutes: float, jobs: int, again: bool, out: Path,
 ) -> None:  # fmt: skip
     """Measure the models one after the other; resumable."""
     _SERVER.set_forkserver_preload(["benchmarks.models.preload", "benchmarks.models.preload_peer"])
@@ -223,15 +248,31 @@ def main(
         TimeElapsedColumn(),
     )
     start = time.perf_counter()
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("times", total=len(todo))
-        for name, phase in todo:
+    cores: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+    for core in sorted(os.sched_getaffinity(0))[:jobs] if jobs else [None]:
+        cores.put(core)
+
+    def measured(name: str, phase: str) -> dict[str, Any] | None:
+        """A row, where time is left to begin one."""
+        core = cores.get()
+        try:
             if minutes and time.perf_counter() - start > 60 * minutes:
-                break
-            row = run_one(name, phase, seconds, limit, peer=peer)
-            with out.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            bar.update(task, advance=1, description=f"{name}, {phase}")
+                return None
+            return run_one(name, phase, seconds, limit, core, peer=peer)
+        finally:
+            cores.put(core)
+
+    with (
+        Progress(*columns, console=Console(stderr=True)) as bar,
+        ThreadPoolExecutor(max(1, jobs)) as pool,
+    ):
+        task = bar.add_task("times", total=len(todo))
+        for done in as_completed([pool.submit(measured, *item) for item in todo]):
+            row = done.result()
+            if row is not None:
+                with out.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                bar.update(task, advance=1, description=f"{row['name']}, {row['phase']}")
     write_times(read_times(out), out)
 
 
