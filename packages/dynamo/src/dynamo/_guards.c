@@ -14,8 +14,8 @@ static const char *const OP_NAMES[OP_COUNT] = {
     "LOAD_ARGUMENT", "LOAD_KEY", "LOAD_CLOSURE", "LOAD_FUNCTION", "LOAD_GLOBAL", "LOAD_NAMESPACE",
     "LOAD_CONSTANT", "LOAD_ATTRIBUTE", "LOAD_ITEM", "LOAD_ELEMENT",
     "LOAD_TYPE", "LOAD_LENGTH", "LOAD_SIZE", "LOAD_STRIDE", "LOAD_OFFSET", "INT_SIZE", "INT_STRIDE",
-    "INT_OFFSET", "INT_VALUE", "CHECK_TYPE", "CHECK_IDENTITY", "CHECK_REFERENCE", "CHECK_EQUAL",
-    "CHECK_TENSOR", "CHECK_LENGTH", "CHECK_KEYS", "CHECK_CONTAINS", "CHECK_LACKS",
+    "INT_OFFSET", "INT_VALUE", "REAL_VALUE", "CHECK_TYPE", "CHECK_IDENTITY", "CHECK_REFERENCE",
+    "CHECK_EQUAL", "CHECK_TENSOR", "CHECK_LENGTH", "CHECK_KEYS", "CHECK_CONTAINS", "CHECK_LACKS",
     "CHECK_HAS_ATTRIBUTE", "CHECK_LACKS_ATTRIBUTE", "CHECK_LACKS_OWN_ATTRIBUTE",
     "CHECK_CLASS_ATTRIBUTE", "CHECK_CODE", "CHECK_NO_HOOKS", "CHECK_SAME_OBJECT", "CHECK_DISTINCT",
     "CHECK_STORAGES", "CHECK_STATE", "CHECK_EMPTY_TABLES", "CHECK_SHAPE", "CHECK_CALL", "CHECK_CALL_MANY",
@@ -24,12 +24,16 @@ static const char *const OP_NAMES[OP_COUNT] = {
 /* Postfix operators of CHECK_SHAPE. */
 typedef enum {
     X_CONSTANT, X_SIZE, X_ADD, X_SUBTRACT, X_MULTIPLY, X_FLOOR_DIVIDE, X_MODULO, X_MAXIMUM,
-    X_MINIMUM, X_EQUAL, X_LESS, X_NOT, X_AND, X_OR, X_COUNT
+    X_MINIMUM, X_EQUAL, X_LESS, X_NOT, X_AND, X_OR,
+    /* of doubles, given by their bits; they yield such bits, comparisons 0 or 1 */
+    X_REAL_ADD, X_REAL_SUBTRACT, X_REAL_MULTIPLY, X_REAL_EQUAL, X_REAL_LESS, X_REAL_LESS_EQUAL,
+    X_COUNT
 } Postfix;
 
 static const char *const POSTFIX_NAMES[X_COUNT] = {
     "CONSTANT", "SIZE", "ADD", "SUBTRACT", "MULTIPLY", "FLOOR_DIVIDE", "MODULO", "MAXIMUM",
-    "MINIMUM", "EQUAL", "LESS", "NOT", "AND", "OR",
+    "MINIMUM", "EQUAL", "LESS", "NOT", "AND", "OR", "REAL_ADD", "REAL_SUBTRACT", "REAL_MULTIPLY",
+    "REAL_EQUAL", "REAL_LESS", "REAL_LESS_EQUAL",
 };
 
 static PyObject *same_constant;      /* dynamo.guards.kinds.same_constant */
@@ -135,6 +139,18 @@ static int integer_of(PyObject *value, int64_t *into) {
     return overflow == 0;
 }
 
+static inline double real_of(int64_t bits) {
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline int64_t bits_of(double value) {
+    int64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
 /* A size, stride or offset of any tensor. */
 static int tensor_integer(Registers *r, int kind, PyObject *tensor, int32_t dimension, int64_t *into) {
     if (LIKELY(is_plain_tensor(tensor))) {
@@ -203,6 +219,12 @@ static int shape_holds(const int64_t *code, int32_t length, const int64_t *sizes
         case X_LESS: c = a < b; break;
         case X_AND: c = a && b; break;
         case X_OR: c = a || b; break;
+        case X_REAL_ADD: c = bits_of(real_of(a) + real_of(b)); break;
+        case X_REAL_SUBTRACT: c = bits_of(real_of(a) - real_of(b)); break;
+        case X_REAL_MULTIPLY: c = bits_of(real_of(a) * real_of(b)); break;
+        case X_REAL_EQUAL: c = real_of(a) == real_of(b); break;
+        case X_REAL_LESS: c = real_of(a) < real_of(b); break;
+        case X_REAL_LESS_EQUAL: c = real_of(a) <= real_of(b); break;
         default: return 0;
         }
         stack[--top] = c;
@@ -483,6 +505,11 @@ static int load(Registers *r, const Step *step, PyObject *const *slots, Py_ssize
     case INT_OFFSET:
         return tensor_integer(r, step->op - INT_SIZE, from, step->number, &r->integers[step->into]);
     case INT_VALUE: return integer_of(from, &r->integers[step->into]);
+    case REAL_VALUE:
+        if (!PyFloat_Check(from))
+            return 0;
+        r->integers[step->into] = bits_of(PyFloat_AS_DOUBLE(from));
+        return 1;
     default: Py_UNREACHABLE();
     }
     if (found == NULL)

@@ -16,8 +16,8 @@ typedef enum {
     LOAD_ARGUMENT, LOAD_KEY, LOAD_CLOSURE, LOAD_FUNCTION, LOAD_GLOBAL, LOAD_NAMESPACE, LOAD_CONSTANT,
     LOAD_ATTRIBUTE, LOAD_ITEM, LOAD_ELEMENT, LOAD_TYPE, LOAD_LENGTH,
     LOAD_SIZE, LOAD_STRIDE, LOAD_OFFSET,
-    /* integer loads: integer register `into` from register `from` */
-    INT_SIZE, INT_STRIDE, INT_OFFSET, INT_VALUE,
+    /* integer loads: integer register `into` from register `from`; a float by the bits of its double */
+    INT_SIZE, INT_STRIDE, INT_OFFSET, INT_VALUE, REAL_VALUE,
     /* checks of register `from` */
     CHECK_TYPE, CHECK_IDENTITY, CHECK_REFERENCE, CHECK_EQUAL, CHECK_TENSOR, CHECK_LENGTH,
     CHECK_KEYS, CHECK_CONTAINS, CHECK_LACKS, CHECK_HAS_ATTRIBUTE, CHECK_LACKS_ATTRIBUTE,

@@ -141,7 +141,7 @@ def test_floats(environment) -> None:
     assert isinstance(root, torch.SymFloat)
     assert (1 / root) < 1.0
     assert float(f * 2) == 1.0
-    assert texts(environment)[-1] == "((f) * (2.0)) == 1.0"
+    assert texts(environment)[-1] == "((f) * (2.0)) is 1.0"
 
 
 def test_zero_and_one_are_not_covered_unless_asked(environment) -> None:

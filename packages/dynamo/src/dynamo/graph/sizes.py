@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.errors import BreakReason, GraphBreak, UsageError
-from dynamo.guards import Guard, GuardKind
+from dynamo.guards import Guard, GuardKind, same_constant
 from dynamo.source import (
     ItemSource,
     LocalSource,
@@ -32,6 +32,8 @@ from primtorch.symbolic import (
     Expression,
     LessThan,
     Not,
+    RealRelation,
+    RealSymbol,
     SizeEnvironment,
     equal,
     expression_of,
@@ -98,7 +100,7 @@ class History:
                 self.dynamic.add(source)
             return new
         before = self.seen[source]
-        if before != value:
+        if not same_constant(before, value):
             self.dynamic.add(source)
             if type(source) is SizeSource and before > 1:
                 self.former.add(before)
@@ -447,19 +449,17 @@ class Sizes:
     # -- guards ------------------------------------------------------------------------------------
 
     def frozen_guards(self) -> Iterator[Guard]:
-        """The conditions on sizes under which the graph is valid; asks no more afterwards."""
+        """The conditions on sizes and numbers under which the graph is valid; asks no more afterwards."""
         self.environment.freeze()
         self._keep_promises()
         yield from self.guards
         for guard in self.environment.guards:
-            predicate = guard.predicate
-            reals = {name for name in self.sources if name[0] == "f" and _mentions(predicate, name)}
-            if not reals:
-                yield Guard(None, GuardKind.SHAPE, predicate, guard.source_line)
-                continue
-            # A condition on floats: the numbers in it are specialised.
-            for name in (*reals, *(s.name for s in predicate.free_symbols)):
-                yield Guard(self.sources[name], GuardKind.EQUAL, self.hints[name])
+            match guard.predicate:
+                case RealRelation("is", RealSymbol(name), float(value)):
+                    source = self.sources[name]
+                    yield Guard(source, GuardKind.EQUAL, value, guard.source_line)
+                case predicate:
+                    yield Guard(None, GuardKind.SHAPE, predicate, guard.source_line)
 
     def _keep_promises(self) -> None:
         """A size that the user marked dynamic must not have become one number, nor left its range."""
@@ -505,11 +505,10 @@ class Sizes:
                 )
 
     def symbol_sources(self) -> dict[Any, Source]:
-        """Where each integer symbol is read from."""
+        """Where each symbol is read from."""
         sizes = {
-            expression_of(self.values[name]): source
+            RealSymbol(name) if name[0] == "f" else expression_of(self.values[name]): source
             for name, source in self.sources.items()
-            if name[0] == "s"
         }
         return {**sizes, **self._strides}
 
@@ -523,12 +522,6 @@ def _is_argument(source: Source) -> bool:
 
 def _symbols(expression: Any) -> Any:
     return getattr(expression, "free_symbols", ())
-
-
-def _mentions(predicate: Any, name: str) -> bool:
-    return name in {
-        n.id for n in ast.walk(ast.parse(_predicate_text(predicate))) if isinstance(n, ast.Name)
-    }
 
 
 def _spelled(predicate: Any, name: str, source: Source) -> str:

@@ -20,6 +20,7 @@ import torch
 
 from dynamo import _torch
 from dynamo.guards.state import GlobalState
+from primtorch.symbolic import RealSymbol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,6 +34,7 @@ __all__ = [
     "GuardKind",
     "TensorGuard",
     "Weakly",
+    "as_number",
     "check_guard",
     "describe_guard",
     "global_hook_tables",
@@ -114,7 +116,7 @@ class GuardKind(Enum):
     APART = "no byte belongs to two of the tensors; no source - tuple of Source"
     GLOBAL_STATE = "the state that GlobalState holds; no source - GlobalState"
     NO_GLOBAL_HOOKS = "no hook is registered for all modules; no source - None"
-    SHAPE = "a predicate over sizes; no source - primtorch.symbolic.Predicate"
+    SHAPE = "a predicate over sizes and numbers; no source - primtorch.symbolic.Predicate"
     PREDICATE = "operand(value) is true - (callable, text)"
 
     __hash__ = object.__hash__  # Enum's own runs Python
@@ -268,6 +270,13 @@ def same_constant(left: object, right: object) -> bool:
             return False  # as a key a tensor is itself only
         case _:
             return bool(left == right)
+
+
+def as_number(symbol: Any, value: Any) -> Any:
+    """What a symbol of a SHAPE predicate stands for; TypeError where it is a float and `value` isn't."""
+    if isinstance(symbol, RealSymbol) and not isinstance(value, float):
+        raise TypeError(f"a float is wanted, not {type(value).__name__}")
+    return value
 
 
 def same_keys(value: Any, keys: tuple[Any, ...]) -> bool:

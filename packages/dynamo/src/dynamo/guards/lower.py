@@ -8,6 +8,7 @@ evaluation give the same answer for every call.
 
 from __future__ import annotations
 
+import struct
 from functools import partial
 from sys import intern
 from typing import TYPE_CHECKING, Any, assert_never
@@ -21,6 +22,7 @@ from dynamo.guards.kinds import (
     GuardKind,
     TensorGuard,
     Weakly,
+    as_number,
     global_hook_tables,
     memory_apart,
     same_keys,
@@ -52,7 +54,18 @@ from dynamo.source import (
     array_as_tensor,
     element,
 )
-from primtorch.symbolic import And, Equal, LessThan, Not, Or, map_expression
+from primtorch.symbolic import (
+    And,
+    Equal,
+    LessThan,
+    Not,
+    Or,
+    Real,
+    RealRelation,
+    RealSymbol,
+    map_expression,
+    predicate_symbols,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -72,6 +85,8 @@ _PLAIN = (
     GuardKind.LACKS_OWN_ATTRIBUTE,
     GuardKind.NO_HOOKS,
 )
+_REAL_RELATIONS = {"==": "REAL_EQUAL", "<": "REAL_LESS", "<=": "REAL_LESS_EQUAL"}
+_REAL_OPERATORS = {"add": "REAL_ADD", "sub": "REAL_SUBTRACT", "mul": "REAL_MULTIPLY"}
 _DEEPEST = 60  # operands that a shape predicate may keep waiting in C
 
 
@@ -87,6 +102,7 @@ class _Lowering:
         self.register_count = 0
         self.places = places
         self.integers: dict[Place, int] = {}
+        self.reals: dict[Place, int] = {}
         self.key = self.op["LOAD_KEY"]
         self.plain = {kind: self.op[f"CHECK_{kind.name}"] for kind in _PLAIN}
 
@@ -170,12 +186,23 @@ class _Lowering:
             case _:
                 assert_never(source)
 
+    def load_number(self, symbol: Any, source: Source) -> int:
+        """The integer register that holds a symbol; a float's bits."""
+        if not isinstance(symbol, RealSymbol):
+            return self.load_integer(source)
+        place = self.places.of(source)
+        found = self.reals.get(place)
+        if found is None:
+            found = self.reals[place] = len(self.integers) + len(self.reals)
+            self.step("REAL_VALUE", source=self.load(source), into=found)
+        return found
+
     def load_integer(self, source: Source) -> int:
         """The integer register that holds `source`."""
         place = self.places.of(source)
         found = self.integers.get(place)
         if found is None:
-            found = len(self.integers)
+            found = len(self.integers) + len(self.reals)
             match source:
                 case SizeSource(base, dimension):
                     self.step("INT_SIZE", source=self.load(base), into=found, number=dimension)
@@ -240,7 +267,7 @@ class _Lowering:
 
     def _check_shape(self, predicate: Any, size_sources: Mapping[Any, Source]) -> None:
         writer = _PostfixWriter(
-            self.postfix, lambda symbol: self.load_integer(size_sources[symbol])
+            self.postfix, lambda symbol: self.load_number(symbol, size_sources[symbol])
         )
         try:
             code = writer.predicate(predicate)
@@ -249,7 +276,7 @@ class _Lowering:
         if code and writer.deepest(code) <= _DEEPEST:
             self.step("CHECK_SHAPE", data=code, number=len(code))
             return
-        symbols = tuple(size_sources)
+        symbols = tuple(predicate_symbols(predicate))
         registers = tuple(self.load(size_sources[symbol]) for symbol in symbols)
         holds = partial(_holds_over, predicate, symbols)
         self.step("CHECK_CALL_MANY", operand=holds, data=registers)
@@ -264,7 +291,8 @@ def _referent(reference: Any, _: int) -> Any:
 
 
 def _holds_over(predicate: Any, symbols: tuple[Any, ...], values: list[Any]) -> bool:
-    return bool(predicate.evaluate(dict(zip(symbols, values, strict=True))))
+    pairs = zip(symbols, values, strict=True)
+    return bool(predicate.evaluate({symbol: as_number(symbol, value) for symbol, value in pairs}))
 
 
 def state_numbers_or_none(state: Any) -> tuple[int, ...] | None:
@@ -321,7 +349,7 @@ class _PostfixWriter:
         return most
 
     def predicate(self, value: Any) -> tuple[int, ...]:
-        """The code of a Predicate; NotImplementedError for one over reals."""
+        """The code of a Predicate; NotImplementedError for what C doesn't compute."""
         if isinstance(value, bool):
             return self.integer(int(value))
         match value:
@@ -335,8 +363,23 @@ class _PostfixWriter:
                 return self._chain([*map(self.predicate, operands)], "AND")
             case Or(operands):
                 return self._chain([*map(self.predicate, operands)], "OR")
+            case RealRelation(relation, left, right) if relation in _REAL_RELATIONS:
+                op = _REAL_RELATIONS[relation]
+                return self._chain([*map(self.real, (left, right))], op)
             case _:
                 raise NotImplementedError(type(value).__name__)
+
+    def real(self, value: Any) -> tuple[int, ...]:
+        """The code of a number over floats that vary: it leaves the bits of a double."""
+        match value:
+            case RealSymbol():
+                return self.symbol(value)
+            case int() | float() if float(value) == value or value != value:  # noqa: PLR0124 - a NaN
+                return (self.op["CONSTANT"], *struct.unpack("<q", struct.pack("<d", value)))
+            case Real(name, (left, right)) if name in _REAL_OPERATORS:
+                return self._chain([*map(self.real, (left, right))], _REAL_OPERATORS[name])
+            case _:  # what has errors of its own, or rounds in another way
+                raise NotImplementedError(value)
 
     def expression(self, value: Any) -> tuple[int, ...]:
         """The code of an int or an Expression."""
@@ -409,6 +452,6 @@ def lower_program(
     return fast.Program(
         lowering.steps,
         lowering.register_count,
-        len(lowering.integers),
+        len(lowering.integers) + len(lowering.reals),
         registers,
     )

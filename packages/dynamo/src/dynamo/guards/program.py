@@ -14,10 +14,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from dynamo.guards.extension import fast
-from dynamo.guards.kinds import FailedGuard, Guard, GuardKind, check_guard, describe_guard
+from dynamo.guards.kinds import (
+    FailedGuard,
+    Guard,
+    GuardKind,
+    as_number,
+    check_guard,
+    describe_guard,
+)
 from dynamo.guards.lower import lower_program
 from dynamo.guards.places import Places
 from dynamo.source import Scope, Source, value
+from primtorch.symbolic import predicate_symbols
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -153,7 +161,8 @@ class _Evaluation:
 
     def named_sizes(self, predicate: Any) -> str:
         sources = self._program.size_sources
-        found = {sources[s].name(): self.load(sources[s]) for s in predicate.free_symbols}
+        symbols = predicate_symbols(predicate)
+        found = {sources[s].name(): self.load(sources[s]) for s in symbols}
         return ", ".join(f"{name} = {size}" for name, size in sorted(found.items()))
 
     def holds(self, guard: Guard) -> bool:
@@ -171,7 +180,7 @@ class _Sizes(Mapping[Any, Any]):
         self._evaluation = evaluation
 
     def __getitem__(self, symbol: Any) -> Any:
-        return self._evaluation.load(self._sources[symbol])
+        return as_number(symbol, self._evaluation.load(self._sources[symbol]))
 
     def __contains__(self, symbol: object) -> bool:
         return symbol in self._sources
@@ -204,7 +213,7 @@ def compile_program(
     size_sources = dict(sizes or {})
     for guard in ordered:
         if guard.kind is GuardKind.SHAPE:
-            unknown = [s for s in guard.operand.free_symbols if s not in size_sources]
+            unknown = [s for s in predicate_symbols(guard.operand) if s not in size_sources]
             if unknown:
                 raise LookupError(f"no source for {unknown[0]} in {guard.operand.text}")
     return GuardProgram(code, ordered, size_sources, tuple(inputs), places)

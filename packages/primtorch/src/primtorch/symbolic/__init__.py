@@ -57,6 +57,7 @@ from primtorch.symbolic.predicate import (
     less_equal,
     less_than,
     negation,
+    predicate_symbols,
 )
 from primtorch.symbolic.real import Real, RealSymbol, evaluate_real, real_symbols, text_real
 from primtorch.symbolic.simplify import split_sum
@@ -150,6 +151,7 @@ __all__ = [
     "minimum",
     "modulo",
     "negation",
+    "predicate_symbols",
     "product",
     "real_symbols",
     "split_sum",

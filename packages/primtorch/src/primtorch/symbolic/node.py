@@ -488,7 +488,7 @@ class RealNode(Node):
         environment = self.environment
         hint = environment.real_hint(self.value)
         if not isinstance(self.value, (int, float)):
-            environment.decide(RealRelation("==", self.value, hint))
+            environment.decide(RealRelation("is", self.value, hint))
         return hint
 
     def _compare(self, question: builtins.str, other: Node) -> BooleanNode:

@@ -101,9 +101,9 @@ class Or(Predicate):
 
 @dataclass(frozen=True, slots=True)
 class RealRelation(Predicate):
-    """left == right, or left < right, over reals."""
+    """left == right, or left < right, over reals; "is" is ==, of the same sign where both are zero."""
 
-    operator: str  # "==", "<" or "<="
+    operator: str  # "==", "<", "<=" or "is"
     left: float | Expression | Real | RealSymbol
     right: float | Expression | Real | RealSymbol
 
@@ -217,15 +217,17 @@ def evaluate_predicate(value: bool | Predicate, mapping: Mapping[Symbol, int]) -
         case Or(operands):
             return any(evaluate_predicate(operand, mapping) for operand in operands)
         case RealRelation(operator, first, second):
-            values: dict[Symbol | RealSymbol, float] = dict(mapping.items())
+            values: Mapping[Symbol | RealSymbol, float] = mapping  # type: ignore[assignment]
             one, two = evaluate_real(first, values), evaluate_real(second, values)
             match operator:
                 case "==":
                     return one == two
                 case "<":
                     return one < two
-                case _:
+                case "<=":
                     return one <= two
+                case _:
+                    return one == two and math.copysign(1, one) == math.copysign(1, two)
         case _:
             raise AssertionError(f"unknown predicate {value!r}")
 
