@@ -206,6 +206,63 @@ def test_filters_larger_than_their_images_are_not_turned_at_every_call():
     torch.testing.assert_close(result, expected, atol=1e-3, rtol=1e-4)
 
 
+def depthwise_backward(x, weight, settings, mask):
+    """The program of a depthwise convolution's gradients on a CPU, its results and eager's."""
+    biases = [len(weight)]
+    result = aten.convolution(x, weight, None, *settings)
+    grad = torch.randn_like(result)
+    wanted = [number for number in range(3) if mask[number]]
+
+    def function(call, grad, x, weight):
+        made = call(aten.convolution_backward.default, grad, x, weight, biases, *settings, mask)
+        return [call(operator.getitem, made, number) for number in wanted]
+
+    inputs = grad, x, weight
+    program = planned_for_the_cpu(function, *inputs)
+    expected = aten.convolution_backward(*inputs, biases, *settings, mask)
+    return program, run_program(program, inputs), [expected[number] for number in wanted]
+
+
+@pytest.mark.parametrize(
+    ("window", "step", "pad", "dilation"),
+    [
+        ((5, 5), 1, (2, 2), 1),
+        ((7, 5), 2, (3, 1), 1),
+        ((1, 5), 1, (0, 2), 1),
+        ((3, 3), 1, (2, 2), 2),
+        ((4, 4), 4, (0, 0), 1),
+        ((3, 3), 1, (2, 2), 1),
+        ((9, 9), 1, (4, 4), 1),  # larger than the images
+    ],
+)
+@pytest.mark.parametrize("mask", [[True, True, True], [False, True, False]])
+def test_gradients_of_large_depthwise_filters_are_sums_of_our_own(
+    window, step, pad, dilation, mask
+):
+    """The library's scratch memory would be 256 times the filters."""
+    x, weight = torch.randn(2, 24, 8, 9), torch.randn(24, 1, *window)
+    settings = ([step, step], list(pad), [dilation, dilation], False, [0, 0], 24)
+    program, results, expected = depthwise_backward(x, weight, settings, mask)
+    calls = [step for step in program.schedule.steps if isinstance(step, OperatorCall)]
+    assert [call.args[-1] for call in calls] == ([(True, False, False)] if mask[0] else [])
+    for ours, theirs in zip(results, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+        assert ours.stride() == theirs.stride()
+
+
+@pytest.mark.parametrize(
+    ("window", "extent", "transposed"),
+    [((3, 3), 8, False), ((5, 5), 8, True), ((5, 5), 96, False)],
+)
+def test_other_depthwise_filters_gradients_are_the_librarys(window, extent, transposed):
+    """It has kernels for three columns; past the second cache one walk for each place of the window is too many."""
+    x, weight = torch.randn(1, 4, extent, extent), torch.randn(4, 1, *window)
+    settings = ([1, 1], [1, 1], [1, 1], transposed, [0, 0], 4)
+    program, results, expected = depthwise_backward(x, weight, settings, [False, True, False])
+    assert any(isinstance(step, OperatorCall) for step in program.schedule.steps)
+    torch.testing.assert_close(results[0], expected[0], atol=1e-3, rtol=1e-4)
+
+
 def test_other_convolutions_on_a_cpu_keep_the_callers_layout():
     x, weight = torch.randn(2, 4, 8, 8), torch.randn(4, 4, 3, 3)
     program = planned_for_the_cpu(two_convolutions, x, weight, weight)

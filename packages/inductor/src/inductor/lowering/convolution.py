@@ -10,6 +10,7 @@ import torch
 from inductor.analysis.cost import smallest
 from inductor.ir.index import contiguous_stride, product
 from inductor.lowering.builder import TensorFact
+from inductor.lowering.depthwise import sums_itself, weight_gradient
 from inductor.lowering.layouts import channels_last, in_layout, wants_channels_last
 from inductor.lowering.pointwise import elementwise
 from inductor.lowering.registry import LOWERINGS, VENDOR, lowers
@@ -24,18 +25,18 @@ _REASON = VENDOR.pop(aten.convolution.default)
 del VENDOR[aten.convolution_backward.default]
 
 
-def _laid_out(builder: Builder, *images: Value) -> tuple[Value, ...]:
+def _laid_out(builder: Builder, *images: Value, turned: bool) -> tuple[Value, ...]:
     """The images channels last; the filters, which come last, only for a GPU: the CPU's library turns them itself.
 
-    Where it would turn more than the images are, at every call, these are row-major there, and so is the result.
+    Not `turned`: the images are row-major, and so is the result.
     """
     *data, weight = images
-    if _turns_much(builder, *images):
+    if not turned:
         return (*(in_layout(builder, i, contiguous_stride(i.shape)) for i in data), weight)
-    turned = [in_layout(builder, image, channels_last(image.shape)) for image in data]
+    lasts = [in_layout(builder, image, channels_last(image.shape)) for image in data]
     if builder.on_gpu(weight.device):
         weight = in_layout(builder, weight, channels_last(weight.shape))
-    return (*turned, weight)
+    return (*lasts, weight)
 
 
 def _turns_much(builder: Builder, *images: Value) -> bool:
@@ -58,7 +59,7 @@ def convolution(builder: Builder, x: Value, weight: Value, bias: Value | None, *
     assert isinstance(fact, TensorFact)
     if wants_channels_last(builder, fact):
         turned = not _turns_much(builder, x, weight)
-        x, weight = _laid_out(builder, x, weight)
+        x, weight = _laid_out(builder, x, weight, turned=turned)
         if turned:
             fact = builder.fact = replace(fact, stride=channels_last(fact.shape))
     inside = None if builder.on_gpu(fact.device) else bias
@@ -82,26 +83,37 @@ def _beside(builder: Builder, bias: Value, channels: Size, space: int) -> Value:
 
 @lowers(aten.convolution_backward.default)
 def convolution_backward(builder: Builder, grad: Value, x: Value, weight: Value, *rest: Any) -> Any:
-    """Gradients of the image, the weight and the bias, the last a sum of our own on a GPU."""
+    """Gradients of the image, the weight and the bias: the library's, but for what is a sum of our own.
+
+    That is the bias on a GPU, and the filters of some depthwise convolutions on a CPU, the bias with them.
+    """
     grad_fact = builder.argument_fact(0)
     facts = list(builder.fact)
     *settings, mask = rest
-    on_gpu = builder.on_gpu(grad_fact.device)
+    own: list[Value | None] = [None, None, None]
+    summed = builder.on_gpu(grad_fact.device)
     if wants_channels_last(builder, grad_fact):
-        turned = not _turns_much(builder, grad, x, weight)
-        grad, x, weight = _laid_out(builder, grad, x, weight)
+        sums = not summed and mask[1] and sums_itself(grad, x, weight, settings[1:])
+        turned = sums or not _turns_much(builder, grad, x, weight)
+        grad, x, weight = _laid_out(builder, grad, x, weight, turned=turned)
         for number in range(2):
             fact = facts[number]
             if isinstance(fact, TensorFact) and turned:
                 facts[number] = replace(fact, stride=channels_last(fact.shape))
-    bias_grad = None
-    if on_gpu and mask[2] and isinstance(facts[2], TensorFact):
+        if sums and isinstance(facts[1], TensorFact):
+            _, step, pad, dilation, *_ = settings
+            own[1] = weight_gradient(builder, grad, x, facts[1], step, pad, dilation)
+            summed = True
+    if summed and mask[2] and isinstance(facts[2], TensorFact):
         builder.fact = facts[2]
         axes = [axis for axis in range(len(grad_fact.shape)) if axis != 1]
-        bias_grad = LOWERINGS[aten.sum.dim_IntList](builder, grad, axes)
-        mask, facts[2] = [mask[0], mask[1], False], None
+        own[2] = LOWERINGS[aten.sum.dim_IntList](builder, grad, axes)
+    left = [wanted and mine is None for wanted, mine in zip(mask, own, strict=True)]
+    facts = [fact if mine is None else None for fact, mine in zip(facts, own, strict=True)]
+    if not any(left):
+        return tuple(own)
     builder.fact = tuple(facts)
     made = builder.call(
-        "vendor", aten.convolution_backward.default, (grad, x, weight, *settings, mask), {}, _REASON
+        "vendor", aten.convolution_backward.default, (grad, x, weight, *settings, left), {}, _REASON
     )
-    return made if bias_grad is None else (*made[:2], bias_grad)
+    return tuple(theirs if mine is None else mine for theirs, mine in zip(made, own, strict=True))
