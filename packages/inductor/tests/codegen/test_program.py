@@ -4,6 +4,7 @@ import gc
 import importlib.util
 import logging
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -232,6 +233,61 @@ def test_index_out_of_bounds_raises_what_eager_raises(build):
     with pytest.raises(IndexError) as theirs:
         table[bad]
     assert str(ours.value) == str(theirs.value)
+
+
+def test_inputs_live_no_longer_than_a_kernel_may_refuse_its_data(build):
+    """Until then torch's operators may have to run from the inputs on; afterwards nobody needs them."""
+    seen = []
+    library = torch.library.Library("inductor_tests", "FRAGMENT")
+    library.define("look(Tensor x) -> Tensor")
+
+    def look(x):
+        seen.append([reference() is not None for reference in alive])
+        return x.clone()
+
+    library.impl("look", look, "CPU")
+    program = gather_program()
+    (kernel,) = program.schedule.steps
+    calls = [
+        OperatorCall(
+            "look",
+            "fallback",
+            torch.ops.inductor_tests.look.default,
+            (View(source, shape, contiguous(shape), 0, F32),),
+            {},
+            (made,),
+            "",
+        )
+        for source, shape, made in (("other", (2,), "before"), ("out", (3, 4), "after"))
+    ]
+    more = {item.name: item for item in (buffer("other", 2), buffer("before", 2))}
+    more["after"] = buffer("after", 3, 4)
+    made = {name: Place("operator") for name in ("before", "after")}
+    graph = replace(
+        program.graph,
+        inputs=(*program.graph.inputs, tensor_input("other")),
+        buffers={**program.graph.buffers, **more},
+        outputs=(more["before"].view, more["after"].view),
+    )
+    memory = replace(
+        program.memory,
+        places={**program.memory.places, **made, "other": Place("input")},
+        allocate=((), ("out",), ()),
+        release=(("other",), ("table", "index"), ("out",)),
+    )
+    steps = Schedule((calls[0], kernel, calls[1]), ())
+    reference = torch.fx.symbolic_trace(
+        lambda table, index, other: (other, aten.index.Tensor(table, [index]))
+    )
+    call = build(Program(graph, steps, memory), reference)
+    inputs = [torch.randn(10, 4), torch.tensor([1, -1, 9]), torch.randn(2)]
+    expected = inputs[0][inputs[1]]
+    alive = [weakref.ref(tensor) for tensor in inputs]
+    assert torch.equal(call(inputs)[1], expected)
+    assert seen == [[True, True, True], [False, False, False]]
+    inputs = [torch.randn(10, 4), torch.tensor([1, 10, 9]), torch.randn(2)]
+    with pytest.raises(IndexError):
+        call(inputs)
 
 
 def test_operator_results_are_brought_into_the_promised_layout(build):

@@ -395,10 +395,16 @@ class _Encoder:
 
     def _release(self, number: int) -> None:
         last = self._fallible[-1] if self._fallible else -1
-        names = [name for name in self._program.memory.release[number] if name in self._slots]
+        release = self._program.memory.release
+        names = [name for name in release[number] if name in self._slots]
         if number <= last:
+            # A kernel may still refuse its data, and torch's operators begin with the inputs.
             inputs = {item.name for item in self._program.graph.inputs}
             names = [name for name in names if name not in inputs]
+        if number == last:
+            self._code += [Opcode.SURE]
+            past = (name for names in release[: last + 1] for name in names)
+            names += [name for name in past if name in inputs and name in self._slots]
         if names:
             self._code += [Opcode.RELEASE, len(names), *(self._slots[name] for name in names)]
 

@@ -48,6 +48,14 @@ class PythonLauncher:
             if isinstance(kernel, BuiltKernel)
         }
         self._reference = reference
+        self._last_fallible = max(
+            (
+                number
+                for number, step in enumerate(program.schedule.steps)
+                if isinstance(step, Kernel) and _can_refuse(built[step.name])
+            ),
+            default=-1,
+        )
 
     def __call__(self, inputs: list[Any]) -> tuple[Any, ...]:
         """Run the program; empties `inputs`."""
@@ -56,10 +64,28 @@ class PythonLauncher:
             raise TypeError(f"a compiled graph takes one list of {len(graph.inputs)} inputs")
         kept = list(inputs)
         inputs.clear()
-        tensors: dict[str, torch.Tensor] = dict(graph.constants)
+        tensors, sizes, scalars = self._read(kept)
+        with torch.no_grad():
+            for number, step in enumerate(self._program.schedule.steps):
+                if number > self._last_fallible:
+                    kept.clear()
+                if isinstance(step, Kernel):
+                    if self._kernel(step, tensors, sizes, scalars):
+                        return self._reference(kept)
+                else:
+                    self._call(step, tensors, sizes)
+                for name in self._program.memory.release[number]:
+                    tensors.pop(name, None)
+            return self._results(tensors, sizes)
+
+    def _read(
+        self, inputs: list[Any]
+    ) -> tuple[dict[str, torch.Tensor], dict[Symbol, int], dict[str, Any]]:
+        """Tensors, sizes and scalars by their names."""
+        tensors: dict[str, torch.Tensor] = dict(self._program.graph.constants)
         sizes: dict[Symbol, int] = {}
         scalars: dict[str, Any] = {}
-        for item, value in zip(graph.inputs, kept, strict=True):
+        for item, value in zip(self._program.graph.inputs, inputs, strict=True):
             match item.kind:
                 case "tensor":
                     if not value.data_ptr() and value.numel():  # zeros without memory
@@ -72,23 +98,7 @@ class PythonLauncher:
                     scalars[item.name] = value
                     if isinstance(item.symbol, Symbol):
                         sizes[item.symbol] = int(value)
-        fallible = any(
-            kernel.source.checks
-            for kernel in self._built.values()
-            if isinstance(kernel, BuiltKernel)
-        )
-        if not fallible:
-            kept.clear()
-        with torch.no_grad():
-            for number, step in enumerate(self._program.schedule.steps):
-                if isinstance(step, Kernel):
-                    if self._kernel(step, tensors, sizes, scalars):
-                        return self._reference(kept)
-                else:
-                    self._call(step, tensors, sizes)
-                for name in self._program.memory.release[number]:
-                    tensors.pop(name, None)
-            return self._results(tensors, sizes)
+        return tensors, sizes, scalars
 
     def _kernel(
         self,
@@ -192,6 +202,10 @@ class PythonLauncher:
         if isinstance(value, list | tuple):
             return [self._concrete(item, tensors, sizes) for item in value]
         return value
+
+
+def _can_refuse(built: BuiltKernel | CalledKernel) -> bool:
+    return isinstance(built, BuiltKernel) and bool(built.source.checks)
 
 
 def _empty(buffer: Buffer, sizes: Mapping[Symbol, int]) -> torch.Tensor:

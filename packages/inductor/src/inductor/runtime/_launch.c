@@ -99,7 +99,8 @@ enum {
   OP_LAUNCH,        /* device function, register: grid, threads, shared bytes, count, slots.., count, registers.. */
   OP_CALL,          /* words to the next instruction, operator object, kind, see call() */
   OP_RELEASE,       /* count, slots.. */
-  OP_RETURN         /* count, results.. */
+  OP_RETURN,        /* count, results.. */
+  OP_SURE           /* no later kernel can refuse its data: inputs needn't be kept for torch's operators */
 };
 enum { NO_CONTEXT = 201 }; /* the driver's code of an error */
 enum { DIRECT_NONE, DIRECT_MM, DIRECT_BMM, DIRECT_ADDMM, DIRECT_BADDBMM, DIRECT_FLASH, DIRECT_CONVOLUTION, DIRECT_LINEAR,
@@ -763,6 +764,11 @@ static PyObject *run(Frame *f) {
         for (int64_t k = 0; k < count; k++) empty_slot(f, &s[*w++]);
         break;
       }
+      case OP_SURE:
+        hold(f);
+        for (Py_ssize_t k = 0; k < f->self->inputs; k++) Py_CLEAR(f->inputs[k]);
+        let_go(f);
+        break;
       case OP_RETURN: hold(f); return results(f, w);
       default: hold(f); PyErr_SetString(PyExc_SystemError, "a damaged call program"); return NULL;
     }
@@ -1072,7 +1078,7 @@ PyMODINIT_FUNC PyInit__launch(void) {
   if (PyType_Ready(&LauncherType)) return NULL;
   PyObject *module = PyModule_Create(&definition);
   if (module && (PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) ||
-                 PyModule_AddIntConstant(module, "OPCODES", OP_RETURN + 1) ||
+                 PyModule_AddIntConstant(module, "OPCODES", OP_SURE + 1) ||
                  PyModule_AddIntConstant(module, "FACE", 3))) /* launch.py refuses other numbers */
     Py_CLEAR(module);
   return module;

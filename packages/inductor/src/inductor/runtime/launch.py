@@ -56,6 +56,7 @@ class Opcode(IntEnum):
     CALL = 17
     RELEASE = 18
     RETURN = 19
+    SURE = 20
 
 
 class ValueKind(IntEnum):

@@ -8,6 +8,7 @@ from inductor.errors import VerificationError
 from inductor.ir.kernel import Kernel, Program, Schedule
 from inductor.ir.nodes import Buffer, OperatorCall, View
 from inductor.ir.verify import verify_body
+from inductor.schedule.checks import check_first
 from inductor.schedule.decide import tiled
 from inductor.schedule.fusion import fuse, ordered
 from inductor.schedule.gathers import inline_gathers
@@ -56,6 +57,8 @@ def build(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Progra
         escaping |= {b for b in item.stores if len(fusion.writers[b]) > 1}
         steps.append(_kernel(f"k{len(steps)}", item, graph, escaping))
     graph, steps = split_kernels(graph, steps, everywhere=for_gpu)
+    if not for_gpu:
+        steps = check_first(graph, steps)
     memory = plan_memory(graph, steps)
     final = tuple(with_reuses(step, memory) for step in steps)
     return Program(graph, Schedule(final, tuple(fusion.notes)), memory)

@@ -1,0 +1,134 @@
+"""Bounds of a backward's indices are checked before anything else runs.
+
+In: the steps of a program. Out: the same steps, and before them kernels that only check the indices that graph inputs
+hold. A kernel that refuses its data makes torch's operators run the whole call, from the graph's inputs; until the last
+such kernel has run, no input can be let go of. In a backward these are the saved tensors, and the gradient of an
+embedding, whose indices were saved, is the last that it computes. Invariant: a check that moves is made if and only if
+the loops around it run at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from inductor.ir.index import inner_symbols, outer_symbols
+from inductor.ir.kernel import Kernel
+from inductor.ir.operations import EFFECTS, Indirect
+from inductor.ir.recorder import Recorder
+from inductor.schedule.kernels import make_kernel
+from inductor.schedule.simplify import simplify_loops
+from primtorch.symbolic import free_symbols
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from inductor.ir.kernel import Step
+    from inductor.ir.nodes import Graph, LoopBody
+    from inductor.ir.operations import Operation, Size
+    from primtorch.symbolic import Symbol
+
+__all__ = ["check_first"]
+
+_OF_SWEEPS = frozenset({"reduce", "part", "scan"})
+
+
+def check_first(graph: Graph, steps: Sequence[Step]) -> list[Step]:
+    """The steps, the checks of indices that inputs hold before them; a graph that is no backward keeps its own."""
+    if graph.role != "backward":
+        return list(steps)
+    given = {entry.name for entry in graph.inputs if entry.kind == "tensor"} | set(graph.constants)
+    checks: dict[LoopBody, Kernel] = {}
+    rest: list[Step] = []
+    for step in steps:
+        if not isinstance(step, Kernel) or step.device.type != "cpu":
+            rest.append(step)
+            continue
+        needs = _movable(step.body, given)
+        for positions in needs.values():
+            body = _check_alone(step.body, positions)
+            if body not in checks:
+                checks[body] = make_kernel(
+                    f"c{len(checks)}",
+                    body,
+                    graph.buffers,
+                    locals_=(),
+                    device=step.device,
+                    nodes=step.nodes,
+                )
+        rest.append(replace(step, body=_unchecked(step.body, needs)) if needs else step)
+    return [*checks.values(), *rest]
+
+
+def _movable(body: LoopBody, given: set[str]) -> dict[int, list[int]]:
+    """The checked indices that hang on nothing but graph inputs, each with all operations that it needs."""
+    operations = {position: operation for position, operation, _ in body.operations()}
+    found: dict[int, list[int]] = {}
+    for position, operation in operations.items():
+        if not _is_checked(operation):
+            continue
+        needed, waiting = set(), [position]
+        while waiting:
+            current = waiting.pop()
+            if current not in needed:
+                needed.add(current)
+                waiting += operations[current].operands
+        if all(_may_come_first(operations[each], given) for each in needed):
+            found[position] = sorted(needed)
+    return found
+
+
+def _is_checked(operation: Operation) -> bool:
+    attribute = operation.attribute
+    return isinstance(attribute, Indirect) and attribute.check is not None
+
+
+def _may_come_first(operation: Operation, given: set[str]) -> bool:
+    if operation.name in EFFECTS or operation.name in _OF_SWEEPS:
+        return False
+    return operation.buffer is None or operation.buffer in given
+
+
+def _check_alone(body: LoopBody, positions: Sequence[int]) -> LoopBody:
+    """A body of these operations only, in the loops that they vary in or that may have no iterations."""
+    operations = {position: operation for position, operation, _ in body.operations()}
+    kept = [(position, operations[position]) for position in positions]
+    used: set[Symbol] = set()
+    for _, operation in kept:
+        if operation.index is not None:
+            used |= free_symbols(operation.index)
+    loops = [
+        *zip(outer_symbols(body.ranges), body.ranges, strict=True),
+        *zip(inner_symbols(body.reduction_ranges), body.reduction_ranges, strict=True),
+    ]
+    around = [
+        (symbol, extent)
+        for symbol, extent in loops
+        if symbol in used or not isinstance(extent, int) or extent < 1
+    ]
+    recorder = Recorder([extent for _, extent in around])
+    recorder.stage("outer")
+    mapping: dict[Symbol, Size] = dict.fromkeys((symbol for symbol, _ in loops), 0)
+    mapping |= {symbol: mine for (symbol, _), mine in zip(around, recorder.outer, strict=True)}
+    recorder.replay(kept, mapping, {}, {})
+    return simplify_loops(recorder.finish())
+
+
+def _unchecked(body: LoopBody, positions: Container[int]) -> LoopBody:
+    """The body, the indices at these positions promised to be inside."""
+    stages = tuple(
+        replace(
+            stage,
+            operations=tuple(
+                _promised(operation) if stage.start + number in positions else operation
+                for number, operation in enumerate(stage.operations)
+            ),
+        )
+        for stage in body.stages
+    )
+    return replace(body, stages=stages)
+
+
+def _promised(operation: Operation) -> Operation:
+    assert isinstance(operation.attribute, Indirect)
+    return replace(operation, attribute=replace(operation.attribute, check=None))
