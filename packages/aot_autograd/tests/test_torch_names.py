@@ -102,7 +102,7 @@ def test_gradients_of_is_autograd_grad():
     assert ours[1] is None
 
 
-def test_applied_directly_is_apply():
+def test_apply_without_transforms_is_apply():
     class Double(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x):
@@ -113,10 +113,35 @@ def test_applied_directly_is_apply():
             return gradient * 2
 
     x = torch.randn(3, requires_grad=True)
-    result = _torch.applied_directly(Double)(x)
+    result = _torch.apply_without_transforms(Double)(x)
     result.sum().backward()
     assert torch.equal(result, x * 2)
     assert torch.equal(x.grad, torch.full((3,), 2.0))
+
+
+def test_a_backward_called_directly_is_a_backward():
+    class Scale(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, factor):
+            ctx.save_for_backward(x)
+            ctx.factor = factor
+            return x * x * factor
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (x,) = ctx.saved_tensors
+            return 2 * x * ctx.factor * gradient, None
+
+    name = type(Scale.apply(torch.ones(1, requires_grad=True), 1).grad_fn).__name__
+    _torch.call_backward_directly(Scale, "factor")
+    x = torch.randn(3, requires_grad=True)
+    result = Scale.apply(x, 3)
+    node = result.grad_fn
+    assert type(node).__name__ == name
+    assert not vars(node)  # the field has a place of its own
+    (gradient,) = torch.autograd.grad(result.sum(), x, retain_graph=True)
+    assert torch.equal(gradient, 6 * x)
+    assert torch.equal(node.apply(torch.ones(3))[0], 6 * x)
 
 
 def test_autograd_numbers_its_nodes_and_tells_which_one_runs():

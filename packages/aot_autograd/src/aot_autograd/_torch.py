@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import DispatchKey
 from torch._ops import OpOverload, OpOverloadPacket
+from torch.autograd.function import BackwardCFunction
 from torch.utils import checkpoint
 
 if TYPE_CHECKING:
@@ -23,9 +24,9 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "accumulated_gradients_of",
-    "applied_directly",
+    "apply_without_transforms",
+    "call_backward_directly",
     "checkpoint_hook",
-    "clear_saved_tensors",
     "composite_recurrent_layers",
     "current_autograd_node",
     "current_device",
@@ -91,26 +92,32 @@ _FRAMES_TO_POLICY = 8
 """Calls between selective checkpointing's copy of a result and the tensor's own handling of it."""
 
 
-def clear_saved_tensors(ctx: Any) -> None:
-    """Let go of a node's saved tensors while its backward runs, unless the graph is retained."""
-    ctx.maybe_clear_saved_tensors()
-
-
 transforms_active = torch._C._are_functorch_transforms_active
 """Whether a transform of `torch.func` runs in this thread."""
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
-def applied_directly(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """`function.apply` without its search for functorch's wrappers when no transform is active."""
-    direct = super(torch.autograd.Function, function).apply
-    general = function.apply
-
-    def apply(*args: Any) -> Any:
-        return general(*args) if transforms_active() else direct(*args)
-
+def apply_without_transforms(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """`function.apply` for when no transform is active: without its search for functorch's wrappers."""
+    apply: Callable[..., Any] = super(torch.autograd.Function, function).apply
     return apply
+
+
+def call_backward_directly(function: type[torch.autograd.Function], *fields: str) -> None:
+    """Let the engine call `function.backward` itself, and its context keep `fields` outside of a dict.
+
+    The engine calls `apply` of the context's class; torch's own looks for the function's backward
+    at each call.
+    """
+    made = function._backward_cls
+    members = {
+        "__slots__": fields,
+        "_forward_cls": function,
+        "_autograd_function_id": made._autograd_function_id,
+        "apply": function.backward,
+    }
+    function._backward_cls = type(made.__name__, (BackwardCFunction,), members)
 
 
 def gradients_of(

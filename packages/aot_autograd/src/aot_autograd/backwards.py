@@ -65,8 +65,8 @@ class Backwards:
         "_deferred",
         "_load",
         "_lock",
-        "_sets",
         "everything",
+        "known",
         "likely",
     )
 
@@ -81,11 +81,11 @@ class Backwards:
         self._load = load
         self._lock = threading.RLock()
         self._complete: list[Callable[[], None]] = []
-        self._sets: dict[int, Backward] = {}
+        self.known: dict[int, Backward] = {}
         self.everything = (1 << len(metadata.tangents)) - 1
         self.likely = likely_absent(metadata)
         for absent, (made, kept) in (parts or {}).items():
-            backward = self._sets[absent] = Backward(deferred(made=made))
+            backward = self.known[absent] = Backward(deferred(made=made))
             backward.kept = kept
         if self.everything <= 1:
             self.of(0)
@@ -102,10 +102,10 @@ class Backwards:
 
     def of(self, absent: int) -> Backward:
         """The backward for the tangents whose bits are not in `absent`."""
-        found = self._sets.get(absent)
+        found = self.known.get(absent)
         if found is None:
             with self._lock:
-                found = self._sets.get(absent)
+                found = self.known.get(absent)
                 if found is None:
                     found = self._add(absent)
         return found
@@ -114,7 +114,7 @@ class Backwards:
         load = self._load
         assert load is not None, "a graph with one tangent has one backward"
         specialised = None
-        if self.everything > 1 and (not absent or len(self._sets) < MOST_SETS):
+        if self.everything > 1 and (not absent or len(self.known) < MOST_SETS):
             # Also for no absent one a copy: what a compiler does to its graph is its own affair.
             specialised = without_tangents(load(), absent)
         if self.everything <= 1:
@@ -133,21 +133,21 @@ class Backwards:
             made.kept = specialised.kept
         for then in self._complete:
             made.deferred.when_made(then)
-        self._sets[absent] = made
+        self.known[absent] = made
         return made
 
     def when_made(self, then: Callable[[], None]) -> None:
         """Call `then` each time that one of the backwards is compiled."""
         with self._lock:
             self._complete.append(then)
-            known = list({id(one.deferred): one for one in self._sets.values()}.values())
+            known = list({id(one.deferred): one for one in self.known.values()}.values())
         for one in known:
             one.deferred.when_made(then)
 
     def stored(self) -> Iterator[tuple[int, Backward]]:
         """The sets that have a compiled backward of their own."""
         with self._lock:
-            known = list(self._sets.items())
+            known = list(self.known.items())
         for absent, backward in known:
             if not backward.zeros and backward.deferred.made is not None:
                 yield absent, backward

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from aot_autograd._torch import (
-    applied_directly,
-    clear_saved_tensors,
+    apply_without_transforms,
+    call_backward_directly,
     keeps_graph,
     set_grad_enabled,
+    transforms_active,
 )
 from aot_autograd.functional import contiguous_stride
 from aot_autograd.runtime import (
@@ -83,16 +84,18 @@ def training_callable(compiled: Compiled) -> Boxed:
     selection = metadata.graph_inputs
     whole = selection == tuple(range(metadata.inputs))
     epilogue = Epilogue(metadata) if needs_epilogue(metadata) else None
-    apply = applied_directly(autograd_node(compiled))
+    node = autograd_node(compiled)
+    apply = apply_without_transforms(node)
     differentiable = picker(metadata.differentiable)
     grad_mode = torch.is_grad_enabled
 
     def tracked(args: list[Any], sizes: Sizes | None) -> Any:
+        of_now = node.apply if transforms_active() else apply
         if grad_mode():
-            return apply(args, sizes, *differentiable(args))
+            return of_now(args, sizes, *differentiable(args))
         set_grad_enabled(True)
         try:
-            return apply(args, sizes, *differentiable(args))
+            return of_now(args, sizes, *differentiable(args))
         finally:
             set_grad_enabled(False)
 
@@ -110,7 +113,9 @@ def training_callable(compiled: Compiled) -> Boxed:
         return epilogue(kept, values, sizes)  # type: ignore[arg-type]
 
     def plain_call(args: list[Any]) -> Any:
-        return tracked(args, None)
+        if transforms_active() or not grad_mode():
+            return tracked(args, None)
+        return apply(args, None, *differentiable(args))
 
     plain = whole and epilogue is None and not metadata.symbols
     made = plain_call if plain else call
@@ -120,14 +125,13 @@ def training_callable(compiled: Compiled) -> Boxed:
 
 def picker(positions: Sequence[int]) -> Pick:
     """A function that takes the values at `positions` out of a sequence."""
-    match len(positions):
-        case 0:
-            return lambda _values: ()
-        case 1:
-            (only,) = positions
-            return lambda values: (values[only],)
-        case _:
-            return itemgetter(*positions)
+    count = len(positions)
+    if not count:
+        return lambda _values: ()
+    first = positions[0]
+    if tuple(positions) == tuple(range(first, first + count)):  # a slice also of one
+        return itemgetter(slice(first, first + count))
+    return itemgetter(*positions)
 
 
 class Keeping:
@@ -158,15 +162,19 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
     take_inputs, take_outputs = keeping.from_inputs, keeping.from_outputs
     run = without_effects(compiled.forward, metadata)
     forward_outputs, total_outputs = compiled.forward_outputs, compiled.total_outputs
-    unsaved = total_outputs == forward_outputs
     constant = [n for n, requires in enumerate(metadata.value_requires_grad) if not requires]
-    lay_out = tangent_layout(metadata)
-    gradients_expected = len(metadata.differentiable)
-    keep_primals = compiled.double is not None
-    backwards, everything = compiled.backward, compiled.backward.everything
-    no_gradients = (None,) * gradients_expected
-    pending = [backwards]  # until the forward has begun to run
+    keep_primals = compiled.double is not None or bool(keeping.numbers)
+    pending = [compiled.backward]  # until the forward has begun to run
     tensors: list[int] = []
+    versions_of: Callable[[Sequence[Any]], list[int]] = _no_versions
+
+    def first_call(args: Sequence[Any]) -> None:
+        """Which inputs are tensors is the same at each call; the backward is compiled from now on."""
+        nonlocal versions_of
+        tensors[:] = [number for number, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
+        versions_of = _versions(tensors, len(args))
+        while pending:
+            pending.pop().start()
 
     class CompiledFunction(torch.autograd.Function):
         """One call of a compiled graph."""
@@ -175,61 +183,94 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
         def forward(ctx: Any, args: list[Any], sizes: Sizes | None, *_inputs: Any) -> Any:
             """Run the forward and save what the backward reads."""
             if pending:
-                _first_call(pending, args, tensors)
+                first_call(args)
             inputs = take_inputs(args)
             primals = versions = None
-            if keep_primals or keeping.numbers:
+            if keep_primals:
                 primals = args.copy()
-                versions = [args[number]._version for number in tensors]
+                versions = versions_of(args)
             outputs = run(args)
             if len(outputs) != total_outputs:
                 checked_length(outputs, total_outputs, "forward")
             ctx.save_for_backward(*inputs, *take_outputs(outputs))
-            ctx.kept = (primals, versions, _numbers(keeping, primals, outputs), sizes)
+            numbers = _numbers(keeping, primals, outputs) if keeping.numbers else ()
+            ctx.kept = (primals, versions, numbers, sizes)
             ctx.set_materialize_grads(False)
-            results = tuple(outputs) if unsaved else tuple(outputs[:forward_outputs])
+            results = tuple(outputs[:forward_outputs])
             if constant:
                 ctx.mark_non_differentiable(
                     *[results[n] for n in constant if isinstance(results[n], torch.Tensor)]
                 )
             return results
 
-        @staticmethod
-        def backward(ctx: Any, *gradients: Any) -> Any:
-            """Run the backward, or its differentiable twin under `create_graph=True`."""
-            saved = ctx.saved_tensors
-            primals, versions, numbers, sizes = ctx.kept or (None, None, (), None)
-            tangents, absent = lay_out(gradients, sizes)
-            values = [*numbers, *saved]
-            del saved
-            if keeping.in_order is not None:
-                values = list(keeping.in_order(values))
-            if absent and absent == everything:
-                return (None, None, *no_gradients)
-            if torch.is_grad_enabled() or any(map(_is_foreign, tangents)):
-                seeds = [values[slot] for slot in compiled.seeds]
-                double = differentiable_backward(compiled, primals, versions)
-                return (None, None, *double(list(primals or ()), seeds, tangents))
-            chosen = backwards.of(absent)
-            if chosen.kept is not None:
-                values = [values[slot] for slot in chosen.kept]
-            if absent:
-                tangents = (
-                    with_zeros(metadata, tangents, sizes) if chosen.zeros else _present(tangents)
-                )
-            values += tangents
-            del tangents, primals
-            clear_saved_tensors(ctx)
-            if not keeps_graph():
-                ctx.kept = None
-            results = chosen.deferred()(values)
-            if len(results) != gradients_expected:
-                checked_length(results, gradients_expected, "backward")
-            if chosen.unreached:
-                results = _without(results, chosen.unreached)
-            return (None, None, *results)
+        backward = staticmethod(_backward_of(compiled, keeping))
 
+    call_backward_directly(CompiledFunction, "kept")
     return CompiledFunction
+
+
+def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
+    """What autograd calls: the compiled backward, or its differentiable twin under `create_graph=True`."""
+    metadata, in_order = compiled.metadata, keeping.in_order
+    lay_out = tangent_layout(metadata)
+    gradients_expected = len(metadata.differentiable)
+    backwards, everything = compiled.backward, compiled.backward.everything
+    known = backwards.known
+    grad_mode = torch.is_grad_enabled
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        saved = ctx.saved_tensors
+        primals, versions, numbers, sizes = ctx.kept or (None, None, (), None)
+        tangents, absent, foreign = lay_out(gradients, sizes)
+        values = [*numbers, *saved]
+        del saved
+        if in_order is not None:
+            values = list(in_order(values))
+        if absent and absent == everything:
+            return (None, None, *[None] * gradients_expected)
+        if foreign or grad_mode():
+            seeds = [values[slot] for slot in compiled.seeds]
+            double = differentiable_backward(compiled, primals, versions)
+            return (None, None, *double(list(primals or ()), seeds, tangents))
+        chosen = known.get(absent) or backwards.of(absent)
+        run = chosen.deferred.made or chosen.deferred()
+        if chosen.kept is not None:
+            values = [values[slot] for slot in chosen.kept]
+        if absent:
+            tangents = with_zeros(metadata, tangents, sizes) if chosen.zeros else _present(tangents)
+        values += tangents
+        del tangents, primals
+        if not keeps_graph():
+            ctx.maybe_clear_saved_tensors()  # the compiled backward frees them as it goes
+            ctx.kept = None
+        results = run(values)
+        if len(results) != gradients_expected:
+            checked_length(results, gradients_expected, "backward")
+        if chosen.unreached:
+            results = _without(results, chosen.unreached)
+        return (None, None, *results)
+
+    return backward
+
+
+_version_of = attrgetter("_version")
+
+
+def _no_versions(_args: Sequence[Any]) -> list[int]:
+    return []
+
+
+def _versions(tensors: Sequence[int], count: int) -> Callable[[Sequence[Any]], list[int]]:
+    """A function that gives the version counters of a call's tensors, which are at these of `count` places."""
+    take = (lambda args: args) if len(tensors) == count else picker(tensors)
+
+    def versions(args: Sequence[Any]) -> list[int]:
+        try:
+            return list(map(_version_of, take(args)))
+        except RuntimeError:  # a tensor made in inference mode counts nothing
+            return [0 if tensor.is_inference() else tensor._version for tensor in take(args)]
+
+    return versions
 
 
 def _is_foreign(tangent: Any) -> bool:
@@ -237,16 +278,7 @@ def _is_foreign(tangent: Any) -> bool:
     return type(tangent) is not torch.Tensor and is_wrapper(tangent)
 
 
-def _first_call(pending: list[Backwards], args: Sequence[Any], tensors: list[int]) -> None:
-    """Which inputs are tensors is the same at each call; the backward is compiled from now on."""
-    tensors[:] = [number for number, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
-    while pending:
-        pending.pop().start()
-
-
-def _numbers(keeping: Keeping, primals: Any, outputs: Sequence[Any]) -> Sequence[Any]:
-    if not keeping.numbers:
-        return ()
+def _numbers(keeping: Keeping, primals: Any, outputs: Sequence[Any]) -> list[Any]:
     return [
         primals[index] if origin == "input" else outputs[index] for origin, index in keeping.numbers
     ]
@@ -271,32 +303,44 @@ def with_zeros(metadata: FunctionMetadata, tangents: list[Any], sizes: Sizes | N
 
 def tangent_layout(
     metadata: FunctionMetadata,
-) -> Callable[[Sequence[Any], Sizes | None], tuple[list[Any], int]]:
-    """A function that lays gradients out as the backward was promised and tells which are absent, as bits.
+) -> Callable[[Sequence[Any], Sizes | None], tuple[list[Any], int, bool]]:
+    """A function that lays gradients out as the backward was promised.
 
-    An absent one stays None among those that it gives.
+    It tells which are absent, as bits, and whether the operators of one are its own. An absent one
+    stays None among those that it gives.
     """
     wanted = [n for n, requires in enumerate(metadata.value_requires_grad) if requires]
     plan = [
-        (number, 1 << slot, meta, meta.stride, meta.stride == contiguous_stride(meta.shape))
+        (number, 1 << slot, meta, meta.stride == contiguous_stride(meta.shape))
         for slot, (number, meta) in enumerate(zip(wanted, metadata.tangents, strict=True))
     ]
-    errors = tuple(zip(wanted, metadata.backward_errors, strict=False))
+    pairs = zip(wanted, metadata.backward_errors, strict=False)
+    errors = [(number, error) for number, error in pairs if error]
+    plain = torch.Tensor
 
-    def lay_out(gradients: Sequence[Any], sizes: Sizes | None) -> tuple[list[Any], int]:
+    def lay_out(gradients: Sequence[Any], sizes: Sizes | None) -> tuple[list[Any], int, bool]:
         for number, error in errors:
-            if error and gradients[number] is not None:
+            if gradients[number] is not None:
                 raise RuntimeError(error)
         tangents: list[Any] = []
-        absent = 0
-        for number, bit, meta, stride, contiguous in plan:
+        absent, foreign = 0, False
+        for number, bit, meta, contiguous in plan:
             gradient = gradients[number]
             if gradient is None:
                 absent |= bit
-            elif gradient.stride() != stride or gradient.is_neg() or gradient.is_conj():
-                gradient = _laid_out(gradient, meta, sizes, contiguous=contiguous)
+            elif not (
+                contiguous
+                and type(gradient) is plain
+                and gradient.is_contiguous()
+                and not gradient.is_neg()
+                and not gradient.is_conj()
+            ):
+                if _is_foreign(gradient):
+                    foreign = True
+                else:
+                    gradient = _laid_out(gradient, meta, sizes, contiguous=contiguous)
             tangents.append(gradient)
-        return tangents, absent
+        return tangents, absent, foreign
 
     return lay_out
 
@@ -312,11 +356,17 @@ def _laid_out(
     gradient: torch.Tensor, meta: TensorMeta, sizes: Sizes | None, *, contiguous: bool
 ) -> torch.Tensor:
     """A gradient in the layout that the compiled backward was promised."""
-    if (gradient.requires_grad and torch.is_grad_enabled()) or _is_foreign(gradient):
+    if gradient.requires_grad and torch.is_grad_enabled():
         return gradient  # for the differentiable backward, which takes any layout
-    if contiguous and not (gradient.is_neg() or gradient.is_conj()):
-        return gradient.clone(memory_format=torch.contiguous_format)
+    if gradient.layout is not torch.strided:
+        gradient = gradient.to_dense()
+    if gradient.is_neg() or gradient.is_conj():
+        gradient = gradient.resolve_conj().resolve_neg()
+    if contiguous:
+        return gradient.contiguous()
     stride: Any = evaluated(meta.stride, sizes) if sizes else meta.stride
+    if gradient.stride() == stride:
+        return gradient
     made = torch.empty_strided(gradient.shape, stride, dtype=gradient.dtype, device=gradient.device)
     return made.copy_(gradient)
 
@@ -338,7 +388,7 @@ def differentiable_backward(
     for (position, primal), version in zip(tensors, versions, strict=True):
         if position in own:
             continue
-        if primal._version != version:
+        if not primal.is_inference() and primal._version != version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an "
                 f"inplace operation: [{primal.type()} {list(primal.shape)}] is at version "
