@@ -233,6 +233,7 @@ def depthwise_backward(x, weight, settings, mask):
         ((4, 4), 4, (0, 0), 1),
         ((3, 3), 1, (2, 2), 1),
         ((9, 9), 1, (4, 4), 1),  # larger than the images
+        ((3, 3), 2, (1, 1), 1),  # images of few pixels
     ],
 )
 @pytest.mark.parametrize("mask", [[True, True, True], [False, True, False]])
@@ -252,7 +253,7 @@ def test_gradients_of_large_depthwise_filters_are_sums_of_our_own(
 
 @pytest.mark.parametrize(
     ("window", "extent", "transposed"),
-    [((3, 3), 8, False), ((5, 5), 8, True), ((5, 5), 96, False)],
+    [((3, 3), 24, False), ((5, 5), 8, True), ((5, 5), 96, False)],
 )
 def test_other_depthwise_filters_gradients_are_the_librarys(window, extent, transposed):
     """It has kernels for three columns; past the second cache one walk for each place of the window is too many."""

@@ -2,8 +2,9 @@
 
 In: the gradient of the result and the image, both channels last. Out: loops that add up, for each place of the window
 and each channel, the products of the two images shifted against each other. The library has such a kernel for windows
-of up to three columns; for others it multiplies matrices of 16 x 16 channels of which it keeps the diagonal, so its
-scratch memory is 256 times the filters. Invariant: whoever asks `sums_itself` first gives both images channels last.
+of up to three columns over images that aren't tiny; for others it multiplies matrices of 16 x 16 channels of which it
+keeps the diagonal, so its scratch memory is 256 times the filters. Invariant: whoever asks `sums_itself` first gives
+both images channels last.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ __all__ = ["sums_itself", "weight_gradient"]
 
 WIDEST = 3
 """Columns of a window up to which the library has a kernel of its own."""
+FEW_PIXELS = 1 << 9
+"""Pixels of all images up to which ours is faster than that one, which doesn't take the smallest images at all."""
 MOST_PIXELS = 1 << 13
 """Pixels of all images up to which those of a block of channels stay in the second cache from place to place."""
 
@@ -43,12 +46,12 @@ def sums_itself(grad: Value, x: Value, weight: Value, settings: Sequence[Any]) -
     numbers = (*window, *x.shape[2:], *grad.shape[2:])
     if not all(isinstance(number, int) for number in numbers):
         return False
+    pixels = smallest(product((grad.shape[0], *grad.shape[2:])))
     within = all(
         2 * p <= smallest(extent) for p, extent in zip(spread_over(pad, 2), window, strict=True)
     )
-    if within and smallest(window[1]) <= WIDEST and all(d == 1 for d in dilation):
-        return False
-    return smallest(product((grad.shape[0], *grad.shape[2:]))) <= MOST_PIXELS
+    has_kernel = within and smallest(window[1]) <= WIDEST and all(d == 1 for d in dilation)
+    return pixels <= (FEW_PIXELS if has_kernel else MOST_PIXELS)
 
 
 def weight_gradient(
