@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from inductor import ir, lowering, schedule
 from inductor.execute import execute
 from inductor.graph import check_wire
+from inductor.ir.machine import H200, KNOWN
 from inductor.runtime.processor import onednn_is_faster
 from primtorch import deterministic
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule
 
     from inductor.ir import Graph, Program
+    from inductor.ir.machine import DeviceProperties
     from inductor.options import InductorOptions
 
 Observer = Callable[[str, str], None]
@@ -77,8 +79,29 @@ def _lower(gm: GraphModule, _: GraphModule, options: InductorOptions) -> Graph:
     )
 
 
+def _card(graph: Graph, options: InductorOptions) -> DeviceProperties:
+    """What a GPU's kernels are chosen for: the card that the graph's tensors are on, or one that is named."""
+    if options.executor == "triton_interpreter":
+        return KNOWN.get(options.gpu_target, H200)
+    import torch
+
+    from inductor.devices import device_for  # code generators are loaded when they are needed
+
+    devices = (buffer.device for buffer in graph.buffers.values())
+    device = next((device for device in devices if device.type != "cpu"), None)
+    if device is None:
+        if not _programs_everywhere(options):
+            return H200
+        device = torch.device("cpu")
+    made = device_for(device, options.device)
+    if made.loops != "programs" or not made.available():
+        return H200
+    return made.properties(max(made.launcher_index(device), 0))
+
+
 def _schedule(graph: Graph, _: GraphModule, options: InductorOptions) -> Program:
-    return schedule.build(graph, fusing=options.fuse, for_gpu=_programs_everywhere(options))
+    everywhere, card = _programs_everywhere(options), _card(graph, options)
+    return schedule.build(graph, fusing=options.fuse, for_gpu=everywhere, card=card)
 
 
 STAGES: tuple[Stage, ...] = (

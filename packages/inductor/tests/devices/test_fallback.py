@@ -136,10 +136,10 @@ def test_on_a_card_one_that_triton_or_the_driver_refuses_leaves_the_others(
     settings = BuildSettings(cache_directory=tmp_path)
     written = gpu.triton_source
 
-    def one_unwritten_one_broken(kernel):
+    def one_unwritten_one_broken(kernel, card):
         if kernel is kernels[0]:
             raise UnsupportedOperationError(kernel.name, "a test")
-        source = written(kernel)
+        source = written(kernel, card)
         if kernel is kernels[1]:
             return dataclasses.replace(
                 source, text=source.text.replace("tl.arange(0, ", "tl.arange(3, ")
@@ -163,6 +163,6 @@ def test_a_kernel_that_needs_more_than_the_card_has_is_refused_before_it_is_laun
     small = gpu.DeviceProperties("tiny", 32, 1, threads=32, shared_bytes=1 << 10)
     monkeypatch.setattr(gpu.CudaDevice, "properties", lambda _s, _i=0: small)
     wide = dataclasses.replace(gpu.triton_source(kernel), warps=4)
-    monkeypatch.setattr(gpu, "triton_source", lambda _kernel: wide)
+    monkeypatch.setattr(gpu, "triton_source", lambda _kernel, _card: wide)
     found = card.build([kernel], BuildSettings(cache_directory=tmp_path))
     assert "tiny has 32" in str(found[kernel.name])

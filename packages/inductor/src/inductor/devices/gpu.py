@@ -18,6 +18,7 @@ from inductor.codegen.triton import write_kernel
 from inductor.devices.built import LoadedKernel
 from inductor.devices.interface import DeviceProperties
 from inductor.errors import InductorError
+from inductor.ir.machine import H200
 from inductor.runtime.code_cache import open_cache
 from inductor.runtime.errors import BuildError
 from inductor.runtime.gpu_driver import CUDA, HIP, GpuDriverError, open_driver
@@ -41,13 +42,13 @@ __all__ = ["CudaDevice", "HipDevice", "build_all", "card_at", "triton_builder", 
 _MOST_WORKERS = 16
 
 
-def triton_source(kernel: Kernel) -> TritonSource:
-    """The Triton function of a kernel in its one configuration.
+def triton_source(kernel: Kernel, card: DeviceProperties = H200) -> TritonSource:
+    """The Triton function of a kernel in its one configuration for a card.
 
     Raises:
         UnsupportedOperationError: Triton can't express the kernel.
     """
-    return write_kernel(kernel, choose_blocks(kernel))
+    return write_kernel(kernel, choose_blocks(kernel, card))
 
 
 @lru_cache(maxsize=8)
@@ -114,7 +115,8 @@ class CudaDevice:
 
     def text(self, kernel: Kernel) -> str:
         """Triton."""
-        return triton_source(kernel).text
+        index = self.launcher_index(kernel.device) if self.available() else None
+        return triton_source(kernel, H200 if index is None else self.properties(index)).text
 
     def build(
         self, kernels: Sequence[Kernel], settings: BuildSettings
@@ -123,11 +125,12 @@ class CudaDevice:
         if not kernels:
             return {}
         index = self.launcher_index(kernels[0].device)
+        limits = self.properties(index)
         found: dict[str, Built | Exception] = {}
         sources: dict[str, TritonSource] = {}
         for kernel in kernels:
             try:
-                sources[kernel.name] = triton_source(kernel)
+                sources[kernel.name] = triton_source(kernel, limits)
             except InductorError as error:
                 found[kernel.name] = error
         futures = _begin(sources, self.target(index), settings)
@@ -135,7 +138,6 @@ class CudaDevice:
             driver = open_driver(self._driver)
         except GpuDriverError as error:
             raise BuildError(str(error)) from error
-        limits = self.properties(index)
         with torch.cuda.device(index):
             for kernel in kernels:
                 if kernel.name in found:

@@ -7,8 +7,9 @@ answers for every kernel by itself, so that one that fails doesn't take the othe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
+
+from inductor.ir.machine import DeviceProperties
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -20,29 +21,6 @@ if TYPE_CHECKING:
     from inductor.runtime.settings import BuildSettings
 
 __all__ = ["Device", "DeviceProperties"]
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceProperties:
-    """Limits and sizes of one device; 0 where they mean nothing.
-
-    Fields:
-        name: the card's or processor's.
-        lanes: threads that run one instruction together (a warp), or elements of a vector.
-        units: multiprocessors, or cores.
-        threads: most threads of one program.
-        shared_bytes: most shared memory of one program.
-        cache_bytes: the last cache before memory.
-        bandwidth: of memory, bytes a second, as its clock and width promise.
-    """
-
-    name: str
-    lanes: int
-    units: int
-    threads: int = 0
-    shared_bytes: int = 0
-    cache_bytes: int = 0
-    bandwidth: int = 0
 
 
 class Device(Protocol):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+from inductor.ir.machine import H200
 from inductor.ir.nodes import Graph, LoopBody, OperatorCall, View
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from inductor.ir.machine import DeviceProperties
     from inductor.ir.operations import Size
 
 
@@ -175,11 +177,12 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Program:
-    """Everything that code generation and the executor need."""
+    """Everything that code generation and the executor need; `card` is what a GPU's kernels were chosen for."""
 
     graph: Graph
     schedule: Schedule
     memory: MemoryPlan
+    card: DeviceProperties = H200
 
     @cached_property
     def read_buffers(self) -> frozenset[str]:

@@ -51,7 +51,7 @@ class InterpretedTriton:
         self.sources: dict[str, TritonSource] = {}
         for step in program.schedule.steps:
             if isinstance(step, Kernel):
-                self.sources[step.name] = write_kernel(step, choose_blocks(step))
+                self.sources[step.name] = write_kernel(step, choose_blocks(step, program.card))
 
     def __call__(self, inputs: list[Any]) -> tuple[Any, ...]:
         """Run step by step; empties `inputs`."""

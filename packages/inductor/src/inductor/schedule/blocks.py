@@ -1,13 +1,14 @@
 """Tile sizes of GPU kernels: one analytic configuration for each kernel, no tuning.
 
-Comes in: a kernel. Goes out: `Blocks`. The rules aim at four programs for each multiprocessor, 16
-bytes a thread, and rows that are read once: a row of up to `LONGEST_ROW` elements stays in
-registers ("persistent"), a longer one is walked in blocks ("looped").
+Comes in: a kernel and the properties of a card. Goes out: `Blocks`. The rules aim at four programs for each
+multiprocessor, 16 bytes a thread, and rows that are read once: a row of up to `LONGEST_ROW` elements stays in registers
+("persistent"), a longer one is walked in blocks ("looped"). They count threads as they were measured, in warps of 32;
+at the end these become the card's own warps. Invariant: no program asks for more threads than the card gives.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from inductor.analysis.affine import coefficient
@@ -17,6 +18,7 @@ from primtorch.symbolic import bounds, free_symbols
 
 if TYPE_CHECKING:
     from inductor.ir import Kernel, Size
+    from inductor.ir.machine import DeviceProperties
 
 __all__ = ["LONGEST_ROW", "Blocks", "choose_blocks", "largest"]
 
@@ -32,10 +34,8 @@ FEWEST_ACCESSES = 4
 TRANSPOSED_ROWS = 16
 """Rows that a program takes at once where an operand lies across them: 32 bytes of a half type."""
 
-MULTIPROCESSORS = 132
-"""Of the cards that the constants were measured on; a smaller card runs more waves, the result is
-the same.
-"""
+_MEASURED_LANES = 32
+"""Threads of a warp on the cards that the rules count in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,17 @@ def largest(value: Size) -> int | None:
     return value if isinstance(value, int) else bounds(value)[1]
 
 
-def choose_blocks(kernel: Kernel) -> Blocks:
-    """The configuration of a kernel for a GPU."""
+def choose_blocks(kernel: Kernel, card: DeviceProperties) -> Blocks:
+    """The configuration of a kernel on a card."""
+    blocks = _measured(kernel, card)
+    threads = blocks.warps * _MEASURED_LANES
+    if card.threads:
+        threads = min(threads, card.threads)
+    return replace(blocks, warps=max(threads // max(card.lanes, 1), 1))
+
+
+def _measured(kernel: Kernel, card: DeviceProperties) -> Blocks:
+    """The configuration, with warps of 32."""
     points = largest(product(kernel.body.ranges))
     if not kernel.body.reduction_ranges:
         return _points(kernel, points)
@@ -87,7 +96,7 @@ def choose_blocks(kernel: Kernel) -> Blocks:
     )
     vector = kernel.decisions.vector
     if vector is not None and vector.level == "outer" and not accumulates:
-        return _columns(points, row)
+        return _columns(points, row, card)
     if row is not None and LONGEST_ROW < row <= 2 * LONGEST_ROW and _only_reduces_one_row(kernel):
         return Blocks("persistent", 1, 2 * LONGEST_ROW, 1, 16, 1, 0)
     if row is None or row > LONGEST_ROW:
@@ -96,10 +105,10 @@ def choose_blocks(kernel: Kernel) -> Blocks:
             return Blocks("looped", 1, LONGEST_ROW // 4, 1, 16, 1, 0)
         return Blocks("looped", 1, 8192, 1, 32, 1, 0)
     if _reads_across_rows(kernel) and _power_of_two(row) * TRANSPOSED_ROWS <= LONGEST_ROW:
-        programs = min(4 * MULTIPROCESSORS, -(-(points or 1 << 20) // TRANSPOSED_ROWS))
+        programs = min(4 * card.units, -(-(points or 1 << 20) // TRANSPOSED_ROWS))
         inner = _power_of_two(row)
         return Blocks("persistent", TRANSPOSED_ROWS, inner, 1, 8, 1, programs if accumulates else 0)
-    return _rows(points, row, accumulates)
+    return _rows(points, row, accumulates, card)
 
 
 def _reads_across_rows(kernel: Kernel) -> bool:
@@ -176,14 +185,14 @@ def _fills_tiles(kernel: Kernel) -> bool:
     return all(not isinstance(extent, int) or extent >= SHORTEST_SIDE for extent in extents)
 
 
-def _rows(points: int | None, row: int, accumulates: int) -> Blocks:
+def _rows(points: int | None, row: int, accumulates: int, card: DeviceProperties) -> Blocks:
     """Rows contiguous in memory, one to four in a program; so many column sums are carried along them."""
     inner = max(_power_of_two(row), 1)
     outer = 1
     while (
         inner * outer < 1024
         and outer < 32
-        and (points is None or points >= 4 * MULTIPROCESSORS * outer * 2)
+        and (points is None or points >= 4 * card.units * outer * 2)
     ):
         outer *= 2
     elements = inner * outer
@@ -202,19 +211,19 @@ def _rows(points: int | None, row: int, accumulates: int) -> Blocks:
     if accumulates:
         # Each program leaves a row of partial results, and as many fit a multiprocessor as its registers hold sums.
         resident = max(1, min(8, LONGEST_ROW // (inner * accumulates)))
-        rows = 4 * MULTIPROCESSORS if points is None else -(-points // outer)
-        programs = max(min(resident * MULTIPROCESSORS, rows), 1)
+        rows = 4 * card.units if points is None else -(-points // outer)
+        programs = max(min(resident * card.units, rows), 1)
     return Blocks("persistent", outer, inner, 1, warps, 1, programs)
 
 
-def _columns(points: int | None, row: int | None) -> Blocks:
+def _columns(points: int | None, row: int | None, card: DeviceProperties) -> Blocks:
     """Neighbouring outer points contiguous in memory: wide tiles, short blocks of the reduction.
 
     Where these are too few programs for the card, narrow tiles and long blocks.
     """
-    few = points is not None and points < 2 * MULTIPROCESSORS * 64
-    if few and row is not None and 64 < row <= 8 * MULTIPROCESSORS:
-        return Blocks("looped", 16, 256 if row > 2 * MULTIPROCESSORS else 128, 1, 8, 2, 0)
+    few = points is not None and points < 2 * card.units * 64
+    if few and row is not None and 64 < row <= 8 * card.units:
+        return Blocks("looped", 16, 256 if row > 2 * card.units else 128, 1, 8, 2, 0)
     outer = 64 if points is None or points >= 64 else max(_power_of_two(points), 1)
     longest = 64 if row is None else _power_of_two(row)
     inner = max(min(longest, 4096 // outer, 64), 1)

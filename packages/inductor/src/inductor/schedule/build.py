@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from inductor.errors import VerificationError
 from inductor.ir.kernel import Kernel, Program, Schedule
+from inductor.ir.machine import H200
 from inductor.ir.nodes import Buffer, OperatorCall, View
 from inductor.ir.verify import verify_body
 from inductor.schedule.checks import check_first
@@ -26,18 +27,21 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from inductor.ir.kernel import Step
+    from inductor.ir.machine import DeviceProperties
     from inductor.ir.nodes import Graph
     from inductor.schedule.groups import Group
 
 
-def build(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Program:
+def build(
+    graph: Graph, *, fusing: bool = True, for_gpu: bool = False, card: DeviceProperties = H200
+) -> Program:
     """Choose kernels, their order and their memory; without `fusing` each node is a kernel.
 
-    `for_gpu` makes kernels of the CPU as a GPU would get them.
+    `for_gpu` makes kernels of the CPU as a GPU would get them; `card` is what a GPU's kernels run on.
     """
     if fusing:
         graph = scatter_into_sums(inline_gathers(graph))
-    fusion = fuse(graph, fusing=fusing, for_gpu=for_gpu)
+    fusion = fuse(graph, fusing=fusing, for_gpu=for_gpu, units=card.units)
     items = order_for_memory(ordered(fusion), graph)
     readers: dict[str, set[int]] = {}
     for position, item in enumerate(items):
@@ -56,12 +60,12 @@ def build(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Progra
         }
         escaping |= {b for b in item.stores if len(fusion.writers[b]) > 1}
         steps.append(_kernel(f"k{len(steps)}", item, graph, escaping))
-    graph, steps = split_kernels(graph, steps, everywhere=for_gpu)
+    graph, steps = split_kernels(graph, steps, card=card, everywhere=for_gpu)
     if not for_gpu:
         steps = check_first(graph, steps)
     memory = plan_memory(graph, steps)
     final = tuple(with_reuses(step, memory) for step in steps)
-    return Program(graph, Schedule(final, tuple(fusion.notes)), memory)
+    return Program(graph, Schedule(final, tuple(fusion.notes)), memory, card)
 
 
 def _kernel(name: str, group: Group, graph: Graph, escaping: set[str]) -> Kernel:

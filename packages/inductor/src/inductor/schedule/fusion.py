@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from inductor.analysis.cost import buffer_bytes
 from inductor.ir.kernel import FusionNote
+from inductor.ir.machine import H200
 from inductor.ir.nodes import LoopNode, OperatorCall, View
 from inductor.schedule.groups import (
     Fit,
@@ -57,6 +58,7 @@ class Fusion:
     small: dict[tuple[Size, ...], int] = field(default_factory=dict)
     """The first group that began with a pointwise node, by its loops."""
     for_gpu: bool = False
+    units: int = H200.units
 
 
 def live_nodes(graph: Graph) -> list[LoopNode | OperatorCall]:
@@ -90,10 +92,12 @@ def _checks(node: LoopNode) -> bool:
     )
 
 
-def fuse(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Fusion:
-    """Group the live nodes of a graph; `for_gpu` takes all devices for GPUs."""
+def fuse(
+    graph: Graph, *, fusing: bool = True, for_gpu: bool = False, units: int = H200.units
+) -> Fusion:
+    """Group the live nodes of a graph; `for_gpu` takes all devices for GPUs, of so many multiprocessors."""
     nodes = live_nodes(graph)
-    fusion = Fusion(for_gpu=for_gpu, awaited=_awaited(graph, nodes))
+    fusion = Fusion(for_gpu=for_gpu, units=units, awaited=_awaited(graph, nodes))
     writer_count: dict[str, int] = {}
     for node in nodes:
         for buffer in node.writes:
@@ -110,7 +114,9 @@ def fuse(graph: Graph, *, fusing: bool = True, for_gpu: bool = False) -> Fusion:
         chosen = _choose(fusion, info, dependencies, sizes, writer_count) if fusing else None
         if chosen is None:
             _append(
-                fusion, new_group(len(fusion.items), info, for_gpu=fusion.for_gpu), dependencies
+                fusion,
+                new_group(len(fusion.items), info, for_gpu=fusion.for_gpu, units=units),
+                dependencies,
             )
             number = len(fusion.items) - 1
             if node.kind == "pointwise":

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from inductor.analysis import Accesses, accesses_of
 from inductor.analysis.affine import coefficient
 from inductor.ir.index import inner_symbols, outer_symbols, product
-from inductor.schedule.blocks import LONGEST_ROW, MULTIPROCESSORS, largest
+from inductor.ir.machine import H200
+from inductor.schedule.blocks import LONGEST_ROW, largest
 from inductor.schedule.space import (
     Mapping,
     align_by_access,
@@ -105,6 +106,8 @@ class Group:
     """Buffers written here that no member may read: complete only after the kernel."""
     closed: bool = False
     on_gpu: bool = False
+    units: int = H200.units
+    """Multiprocessors of the card."""
 
     @property
     def outer_variables(self) -> tuple[Symbol, ...]:
@@ -130,14 +133,17 @@ class Fit:
     """The level that all old members take; None if it stays."""
 
 
-def new_group(number: int, info: NodeInfo, *, for_gpu: bool = False) -> Group:
-    """A group of one node; `for_gpu` takes any device for a GPU."""
+def new_group(
+    number: int, info: NodeInfo, *, for_gpu: bool = False, units: int = H200.units
+) -> Group:
+    """A group of one node; `for_gpu` takes any device for a GPU, `units` are its multiprocessors."""
     node = info.node
     identity: Mapping = {symbol: symbol for symbol in (*info.outer, *info.inner)}
     level: Level = "inner" if node.body.reduction_ranges else "outer"
     member = Member(info, identity, node.kind, level)
     group = Group(number, node.body.ranges, node.body.reduction_ranges, [])
     group.on_gpu = for_gpu or node.device.type != "cpu"
+    group.units = units
     group.closed = node.kind == "scatter" or not info.accesses.plain
     _add(group, member)
     return group
@@ -471,7 +477,7 @@ def _waits_for_many(group: Group, info: NodeInfo, fit: Fit) -> bool:
         return False
     if _are_columns(group):
         return length >= SHORTEST_COLUMN
-    return length > LONGEST_ROW and points < 2 * MULTIPROCESSORS
+    return length > LONGEST_ROW and points < 2 * group.units
 
 
 def _are_columns(group: Group) -> bool:

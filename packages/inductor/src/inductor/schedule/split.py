@@ -21,16 +21,18 @@ from inductor.ir.index import (
     product,
 )
 from inductor.ir.kernel import Kernel
+from inductor.ir.machine import H200
 from inductor.ir.nodes import Buffer, LoopBody, Stage
 from inductor.ir.operations import combines
 from inductor.ir.recorder import Recorder, Scalar
-from inductor.schedule.blocks import MULTIPROCESSORS, choose_blocks
+from inductor.schedule.blocks import choose_blocks
 from inductor.schedule.kernels import make_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from inductor.ir.kernel import Step
+    from inductor.ir.machine import DeviceProperties
     from inductor.ir.nodes import Graph
     from inductor.ir.operations import Operation, ReductionKind, Size
     from primtorch.symbolic import Symbol
@@ -39,8 +41,8 @@ __all__ = ["split_kernels"]
 
 _INDEX, _BOOL = torch.int64, torch.bool
 _SHORTEST_PART = 512
-_ENOUGH_PROGRAMS = 6 * MULTIPROCESSORS
-"""Fewer than this leave memory idle: a program of a reduction has few loads in flight."""
+_ENOUGH_PROGRAMS = 6
+"""Fewer than this for each multiprocessor leave memory idle: a program of a reduction has few loads in flight."""
 _FEW_BYTES = 200_000
 """What one multiprocessor reads in the time that a second launch takes to begin."""
 _SPLITTABLE = {"sum", "prod", "max", "min", "any", "all", "welford"}
@@ -48,11 +50,11 @@ _PADDABLE = _SPLITTABLE - {"welford"}
 
 
 def split_kernels(
-    graph: Graph, steps: Sequence[Step], *, everywhere: bool = False
+    graph: Graph, steps: Sequence[Step], *, card: DeviceProperties = H200, everywhere: bool = False
 ) -> tuple[Graph, list[Step]]:
     """Two-pass GPU kernels where one is not enough; the graph gains the buffers of partial results.
 
-    `everywhere` takes the kernels of all devices for GPU kernels.
+    `card` is what they run on; `everywhere` takes the kernels of all devices for GPU kernels.
     """
     buffers = dict(graph.buffers)
     result: list[Step] = []
@@ -62,7 +64,7 @@ def split_kernels(
         if not isinstance(step, Kernel) or (step.device.type == "cpu" and not everywhere):
             result.append(step)
             continue
-        made = _columns(step, buffers, waiting) or _parts(step, buffers) or [step]
+        made = _columns(step, buffers, waiting, card) or _parts(step, buffers, card) or [step]
         result.extend(made)
     return replace(graph, buffers=buffers), result
 
@@ -82,7 +84,9 @@ def _new_buffer(
 
 
 # ---- columns summed over all rows ----------------------------------------
-def _columns(kernel: Kernel, buffers: dict[str, Buffer], later: list[Step]) -> list[Kernel] | None:
+def _columns(
+    kernel: Kernel, buffers: dict[str, Buffer], later: list[Step], card: DeviceProperties
+) -> list[Kernel] | None:
     """A kernel with `accumulate`: each program keeps a row of partial results, a second kernel adds the rows.
 
     Kernels of `later` (last first) that only convert the sums join the second kernel and leave the list.
@@ -92,7 +96,7 @@ def _columns(kernel: Kernel, buffers: dict[str, Buffer], later: list[Step]) -> l
     ]
     if not columns:
         return None
-    blocks = choose_blocks(kernel)
+    blocks = choose_blocks(kernel, card)
     length = product(kernel.body.reduction_ranges)
     renamed: dict[str, str] = {}
     for column in columns:
@@ -194,7 +198,9 @@ class _Split:
     padded: bool
 
 
-def _choose_split(kernel: Kernel, kinds: set[str], *, may_pad: bool) -> _Split | None:
+def _choose_split(
+    kernel: Kernel, kinds: set[str], card: DeviceProperties, *, may_pad: bool
+) -> _Split | None:
     points, row = product(kernel.body.ranges), product(kernel.body.reduction_ranges)
     if (
         not isinstance(points, int)
@@ -203,15 +209,16 @@ def _choose_split(kernel: Kernel, kinds: set[str], *, may_pad: bool) -> _Split |
         or not kinds <= _SPLITTABLE
     ):
         return None
-    programs = -(-points // choose_blocks(kernel).outer)
-    if programs >= _ENOUGH_PROGRAMS or row < 2 * _SHORTEST_PART:
+    programs = -(-points // choose_blocks(kernel, card).outer)
+    enough = _ENOUGH_PROGRAMS * card.units
+    if programs >= enough or row < 2 * _SHORTEST_PART:
         return None
     moved = kernel.decisions.bytes
     if isinstance(moved, int) and moved <= programs * _FEW_BYTES:
         return None
     vector = kernel.decisions.vector
     shortest = 64 if vector is not None and vector.level == "outer" else _SHORTEST_PART
-    wanted = min(-(-_ENOUGH_PROGRAMS // programs), row // shortest)
+    wanted = min(-(-enough // programs), row // shortest)
     if wanted < 2:
         return None
     for parts in range(wanted, max(wanted // 2, 2) - 1, -1):
@@ -222,7 +229,9 @@ def _choose_split(kernel: Kernel, kinds: set[str], *, may_pad: bool) -> _Split |
     return _Split(wanted, -(-row // wanted), padded=True)
 
 
-def _parts(kernel: Kernel, buffers: dict[str, Buffer]) -> list[Kernel] | None:
+def _parts(
+    kernel: Kernel, buffers: dict[str, Buffer], card: DeviceProperties
+) -> list[Kernel] | None:
     body = kernel.body
     sweeps = [stage for stage in body.stages if stage.level == "inner"]
     if len(sweeps) != 1 or kernel.locals:
@@ -240,7 +249,10 @@ def _parts(kernel: Kernel, buffers: dict[str, Buffer]) -> list[Kernel] | None:
     ):
         return None
     split = _choose_split(
-        kernel, {str(operation.attribute) for operation in reductions}, may_pad="store" not in names
+        kernel,
+        {str(operation.attribute) for operation in reductions},
+        card,
+        may_pad="store" not in names,
     )
     if split is None:
         return None

@@ -61,7 +61,7 @@ def _together(fusion: Fusion, ours: Group, theirs: Group, number: int) -> Group 
     members: list[Member] = sorted(
         (*ours.members, *theirs.members), key=lambda member: int(member.info.node.name[1:])
     )
-    group = new_group(number, members[0].info, for_gpu=fusion.for_gpu)
+    group = new_group(number, members[0].info, for_gpu=fusion.for_gpu, units=fusion.units)
     for member in members[1:]:
         if any(
             buffer in group.stores and len(fusion.writers[buffer]) > 1

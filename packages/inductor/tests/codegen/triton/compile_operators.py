@@ -22,18 +22,18 @@ from inductor.pipeline import plan
 from inductor.runtime.triton_build import TritonBuilder, TritonBuildError, TritonTarget
 from primtorch import CORE_ATEN, PRIMS, check_backend
 
-AS_ON_A_GPU = InductorOptions(executor="triton_interpreter")
 
-
-def kernels_of(operator, samples):
-    """The distinct Triton sources that samples of an operator lead to."""
+def kernels_of(operator, samples, target):
+    """The distinct Triton sources that samples of an operator lead to on a card of a target."""
     found = {}
+    options = InductorOptions(executor="triton_interpreter", gpu_target=target)
 
     def backend(graph, _inputs):
         graph.meta.setdefault("wire", 1)
-        for step in plan(graph, AS_ON_A_GPU).schedule.steps:
+        program = plan(graph, options)
+        for step in program.schedule.steps:
             if isinstance(step, Kernel):
-                source = triton_source(step)
+                source = triton_source(step, program.card)
                 found[source.text] = source
         return graph.forward
 
@@ -58,7 +58,7 @@ def main(target: str, out: Path, samples: int, only: str) -> None:
         for operator in sorted(PRIMS | CORE_ATEN, key=str):
             if str(operator) in done or only not in str(operator):
                 continue
-            sources, refused = kernels_of(operator, samples)
+            sources, refused = kernels_of(operator, samples, target)
             futures = [builder.submit(source, range(source.pointers)) for source in sources]
             for source, future in zip(sources, futures, strict=True):
                 try:

@@ -14,6 +14,7 @@ import torch
 
 from inductor.codegen.triton import write_kernel
 from inductor.ir import Decisions, Kernel, KernelArgument, LocalBuffer
+from inductor.ir.machine import H200
 from inductor.schedule.blocks import choose_blocks
 from primtorch.symbolic import evaluate
 
@@ -67,7 +68,7 @@ def run_kernel(tmp_path: Path):
     """run(kernel, storages, blocks=None, sizes={}, scalars={}): writes the kernel's outputs into `storages`."""
 
     def run(kernel, storages, blocks=None, sizes=None, scalars=None):
-        source = write_kernel(kernel, blocks or choose_blocks(kernel))
+        source = write_kernel(kernel, blocks or choose_blocks(kernel, H200))
         path = tmp_path / f"kernel_{next(_COUNTER)}.py"
         path.write_text(source.text)
         spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -8,6 +8,7 @@ import torch
 from inductor.codegen.triton import write_kernel
 from inductor.errors import OptionError
 from inductor.ir import Recorder, Vector
+from inductor.ir.machine import H200, KNOWN
 from inductor.runtime.triton_build import TritonBuilder, TritonBuildError, TritonTarget
 from inductor.schedule.blocks import choose_blocks
 
@@ -122,7 +123,8 @@ BODIES = list(_bodies())
 def test_kernels_compile(builder, make_kernel, case):
     _, body, dtypes, vector = case
     kernel = make_kernel(body, dtypes, vector=vector)
-    source = write_kernel(kernel, choose_blocks(kernel))
+    card = next(card for name, card in KNOWN.items() if TritonTarget.named(name) == builder.target)
+    source = write_kernel(kernel, choose_blocks(kernel, card))
     built = builder.submit(source, range(source.pointers)).result()
     assert built.binary[:4] == b"\x7fELF"
     assert built.warps == source.warps
@@ -131,7 +133,7 @@ def test_kernels_compile(builder, make_kernel, case):
 def test_a_finished_kernel_is_found_on_disk_and_a_damaged_one_is_made_again(builder, make_kernel):
     _, body, dtypes, _ = BODIES[0]
     kernel = make_kernel(body, dtypes)
-    source = write_kernel(kernel, choose_blocks(kernel))
+    source = write_kernel(kernel, choose_blocks(kernel, H200))
     first = builder.submit(source, ()).result()
     again = TritonBuilder(builder.directory, builder.target, processes=1)
     try:
@@ -150,7 +152,7 @@ def test_a_kernel_that_triton_rejects_is_an_error_with_its_text(tmp_path, make_k
     builder = TritonBuilder(tmp_path, TARGETS[0], processes=1)
     _, body, dtypes, _ = BODIES[0]
     kernel = make_kernel(body, dtypes)
-    source = write_kernel(kernel, choose_blocks(kernel))
+    source = write_kernel(kernel, choose_blocks(kernel, H200))
     broken = dataclasses.replace(source, text=source.text.replace("tl.arange(0, ", "tl.arange(1, "))
     try:
         with pytest.raises(TritonBuildError, match="not compiled"):

@@ -8,6 +8,7 @@ from torch.fx import Graph, GraphModule
 
 from inductor import compile_fx
 from inductor.ir import OperatorCall
+from inductor.ir.machine import H200
 from inductor.options import InductorOptions
 from inductor.pipeline import plan
 from inductor.schedule.blocks import choose_blocks
@@ -256,7 +257,7 @@ def test_rows_that_lie_across_memory_are_taken_several_at_once():
 
     program = plan(trace(backward, grad, x), OPTIONS)
     (first, *_) = program.schedule.steps
-    blocks = choose_blocks(first)
+    blocks = choose_blocks(first, H200)
     assert (blocks.outer, blocks.adds_rows) == (16, True)
     ours = compile_fx(trace(backward, grad, x), options=OPTIONS)([grad, x])
     turned = x.transpose(1, 2)

@@ -358,6 +358,7 @@ def test_half_types_are_computed_in_float32(run_kernel, make_kernel):
 
 def test_equal_kernels_have_equal_text(make_kernel):
     from inductor.codegen.triton import write_kernel
+    from inductor.ir.machine import H200
     from inductor.schedule.blocks import choose_blocks
 
     def text(names):
@@ -365,6 +366,8 @@ def test_equal_kernels_have_equal_text(make_kernel):
         (i,) = recorder.outer
         recorder.store(names[1], i, recorder.op("neg", recorder.load(names[0], i, F32)), F32)
         kernel = make_kernel(recorder.finish(), dict.fromkeys(names, F32))
-        return write_kernel(dataclasses.replace(kernel, name=names[0]), choose_blocks(kernel)).text
+        return write_kernel(
+            dataclasses.replace(kernel, name=names[0]), choose_blocks(kernel, H200)
+        ).text
 
     assert text(("a", "b")) == text(("first", "second"))

@@ -6,6 +6,7 @@ import torch
 from inductor.codegen.triton import write_kernel
 from inductor.ir import Buffer, Recorder, Vector, run_body
 from inductor.ir.kernel import Tile
+from inductor.ir.machine import H200
 from inductor.schedule.blocks import Blocks, choose_blocks
 from inductor.schedule.decide import NARROW, decide
 
@@ -110,7 +111,8 @@ def test_wide_kernels_compute_the_same(make_kernel, run_kernel, name):
     assert "tl.program_id(0).to(tl.int64)" in source.text
     assert ".to(tl.int32)" not in source.text
     narrow = write_kernel(
-        make_kernel(body, dtypes, **decisions), blocks or choose_blocks(make_kernel(body, dtypes))
+        make_kernel(body, dtypes, **decisions),
+        blocks or choose_blocks(make_kernel(body, dtypes), H200),
     )
     assert "tl.program_id(0).to(tl.int32)" in narrow.text
 

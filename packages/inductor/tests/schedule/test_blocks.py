@@ -1,0 +1,69 @@
+"""What programs are shaped like on different cards."""
+
+import pytest
+import torch
+
+from inductor.ir import Recorder
+from inductor.ir.machine import H200, KNOWN, DeviceProperties
+from inductor.schedule.blocks import choose_blocks
+from inductor.schedule.kernels import make_kernel
+from inductor.schedule.split import split_kernels
+
+from .test_split import CUDA, F32, graph_of, reduction, run_steps
+
+MI300X = KNOWN["gfx942"]
+SMALL = DeviceProperties("small", lanes=32, units=20, threads=512)
+SHAPES = [(1000, 64), (5000, 1024), (300, 16384), (300, 30000), (300, 100000)]
+
+
+def rows(shape, kind="sum"):
+    graph = graph_of(CUDA, x=(shape, F32), bias=((shape[0],), F32), out=((shape[0],), F32))
+    body = reduction(kind, shape, F32, F32)
+    return graph, make_kernel("k0", body, graph.buffers, locals_=(), device=CUDA, nodes=())
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("card", [H200, MI300X, SMALL], ids=lambda card: card.name)
+def test_no_program_has_more_threads_than_the_card_gives(card, shape):
+    blocks = choose_blocks(rows(shape)[1], card)
+    threads = blocks.warps * card.lanes
+    assert card.lanes <= threads <= card.threads
+    assert blocks.warps & (blocks.warps - 1) == 0
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_wide_warps_are_half_as_many(shape):
+    measured, wide = (choose_blocks(rows(shape)[1], card) for card in (H200, MI300X))
+    assert wide.warps == max(measured.warps // 2, 1)
+    assert (wide.mode, wide.inner) == (measured.mode, measured.inner)
+
+
+@pytest.mark.parametrize("kind", ["sum", "welford"])
+def test_a_card_of_few_units_divides_reductions_less(kind):
+    shape = (70, 70000)
+    parts = {}
+    for card in (H200, SMALL, MI300X):
+        graph, kernel = rows(shape, kind)
+        split, steps = split_kernels(graph, [kernel], card=card)
+        parts[card.name] = steps[0].body.ranges[0] if len(steps) == 2 else 1
+        storages = {"x": torch.randn(70 * 70000), "bias": torch.randn(70), "out": torch.zeros(70)}
+        expected = {name: tensor.clone() for name, tensor in storages.items()}
+        run_steps(graph, [kernel], expected)
+        run_steps(split, steps, storages)
+        torch.testing.assert_close(storages["out"], expected["out"], rtol=2e-4, atol=1e-3)
+    assert parts["small"] < parts[H200.name] < parts[MI300X.name]
+
+
+@pytest.mark.parametrize("card", [H200, MI300X, SMALL], ids=lambda card: card.name)
+def test_partial_sums_of_columns_are_as_many_as_programs_write(card):
+    recorder = Recorder((100000,), (768,))
+    (i,), (r,) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    recorder.accumulate("total", r, recorder.load("x", 768 * i + r, F32), F32, "sum")
+    graph = graph_of(CUDA, x=((100000, 768), F32), total=((768,), F32))
+    kernel = make_kernel("k0", recorder.finish(), graph.buffers, locals_=(), device=CUDA, nodes=())
+    split, (first, _) = split_kernels(graph, [kernel], card=card)
+    programs = choose_blocks(first, card).programs
+    (parts,) = (b for name, b in split.buffers.items() if name not in graph.buffers)
+    assert parts.shape == (programs, 768)
+    assert programs % card.units == 0
