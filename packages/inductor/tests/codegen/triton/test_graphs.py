@@ -7,6 +7,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from inductor import compile_fx
+from inductor.devices.gpu import triton_source
 from inductor.ir import OperatorCall
 from inductor.ir.machine import H200
 from inductor.options import InductorOptions
@@ -265,3 +266,29 @@ def test_rows_that_lie_across_memory_are_taken_several_at_once():
     expected = [turned * product.sum(2, keepdim=True) + grad, product.sum((0, 1))]
     for mine, other in zip(ours, expected, strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "row"), [(6, 300), (900, 30000)])
+def test_what_does_not_wait_for_a_row_is_asked_for_before_it_is_reduced(rows, row):
+    x, target = torch.randn(rows, row), torch.randint(row, (rows,))
+
+    def loss(call, x, target):
+        high = call(aten.amax.default, x, [1], True)
+        power = call(aten.exp.default, call(aten.sub.Tensor, x, high))
+        total = call(aten.log.default, call(aten.sum.dim_IntList, power, [1], True))
+        picked = call(aten.gather.default, x, 1, call(aten.unsqueeze.default, target, 1))
+        return [call(aten.sub.Tensor, call(aten.sub.Tensor, picked, high), total)]
+
+    program = plan(trace(loss, x, target), OPTIONS)
+    (kernel,) = program.schedule.steps
+    text = triton_source(kernel, H200).text
+    loads = [text.index(f"tl.load({parameter}") for parameter in ("p1", "p0")]
+    picked = text.index("+ at") if "+ at" in text else text.rindex("tl.load(p0")
+    ends = text.index("tl.reduce(", picked)
+    assert loads[0] < loads[1] < picked < ends
+    assert ends < text.index("tl.log(")
+    if rows > 6:  # minutes in the interpreter
+        return
+    (made,) = compile_fx(trace(loss, x, target), options=OPTIONS)([x, target])
+    expected = torch.log_softmax(x, 1).gather(1, target[:, None])
+    torch.testing.assert_close(made, expected)

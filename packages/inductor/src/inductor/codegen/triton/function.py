@@ -91,6 +91,8 @@ class Function:
         self._indirect_symbols: set[Symbol] = set()
         self._carries: list[str] = []
         self._words: dict[int, str] = {}
+        self._asked: set[int] = set()
+        self._waiting: list[int] = []
         self._online: dict[int, int] = {}
         if self._looped and blocks.outer == 1:
             self._online = {pair.maximum: pair.total for pair in online_pairs(kernel.body)}

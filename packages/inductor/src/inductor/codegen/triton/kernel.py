@@ -212,6 +212,7 @@ class _Writer(Sweeps):
             self._emit(f"x_mask = x < {self._text(total)}")
             self._outer_mask = "x_mask"
         self._decode("x", self._outer, self._body.ranges)
+        self._ask_early(self._body.stages)
         for stage in self._body.stages:
             if stage.level == "inner" and self._looped:
                 self._sweep(stage, count, width)

@@ -24,12 +24,44 @@ __all__ = ["Sweeps"]
 class Sweeps(Reductions):
     """Straight stages and loops; see the module."""
 
+    def _ask_early(self, stages: Sequence[Stage]) -> None:
+        """Loads behind a sweep that don't wait for it, such as that of a row's target: one way to memory for both.
+
+        Those that wait for nothing come before the sweep, the others where its own loads have begun.
+        """
+        early = _early(stages)
+        loads = [p for p in sorted(early) if self._operations[p].name == "load"]
+        waiting: set[int] = set()
+        for position in sorted(early):
+            operation = self._operations[position]
+            if operation.name == "indirect" or not waiting.isdisjoint(operation.operands):
+                waiting.add(position)
+            elif position in loads:
+                waiting.add(position)
+                if not operation.operands:
+                    self._level = "outer"
+                    self._operation(position, operation)
+                    early.discard(position)
+                    self._asked.add(position)
+        self._waiting = sorted(early)
+
+    def _ask_waiting(self) -> None:
+        """The rest of what is asked for early."""
+        level, self._level = self._level, "outer"
+        for position in self._waiting:
+            self._operation(position, self._operations[position])
+            self._asked.add(position)
+        self._level, self._waiting = level, []
+
     def _straight(self, stages: Sequence[Stage]) -> None:
         for stage in stages:
             self._level = stage.level
             self._accumulators = []
             for offset, operation in enumerate(stage.operations):
-                self._operation(stage.start + offset, operation)
+                if stage.start + offset not in self._asked:
+                    self._operation(stage.start + offset, operation)
+            if stage.level == "inner":
+                self._ask_waiting()
             for accumulator in self._accumulators:
                 self._reduce_now(accumulator)
 
@@ -50,6 +82,7 @@ class Sweeps(Reductions):
             self._depth -= 1
         indent = "    " * self._depth
         self._lines[opening:opening] = [indent + line for line in initial]
+        self._ask_waiting()
         for accumulator in self._accumulators:
             self._finish(accumulator)
         self._forget()
@@ -130,6 +163,38 @@ class Sweeps(Reductions):
                 "a scan's value is needed in a later sweep of a row too long for registers"
             )
         self._operation(position, operation)
+
+
+def _early(stages: Sequence[Stage]) -> set[int]:
+    """Positions of loads of outer stages that follow a sweep, and of what they need, if that is nothing of a sweep."""
+    written = {
+        operation.buffer
+        for stage in stages
+        for operation in stage.operations
+        if operation.name in EFFECTS
+    }
+    first = next((number for number, stage in enumerate(stages) if stage.level == "inner"), None)
+    if first is None:
+        return set()
+    free = {
+        stage.start + offset for stage in stages[:first] for offset in range(len(stage.operations))
+    }
+    before = set(free)
+    needs: dict[int, set[int]] = {}
+    early: set[int] = set()
+    for stage in stages[first:]:
+        for position, operation in enumerate(stage.operations, stage.start):
+            if stage.level != "outer" or operation.name in (*EFFECTS, "reduce", "part", "scan"):
+                continue
+            if operation.buffer in written or not free.issuperset(operation.operands):
+                continue
+            free.add(position)
+            needs[position] = {position}.union(
+                *(needs[operand] for operand in operation.operands if operand not in before)
+            )
+            if operation.name == "load":
+                early |= needs[position]
+    return early
 
 
 def _pieces(count: Size, width: int) -> list[tuple[int, Size, Size]]:
