@@ -91,6 +91,29 @@ def test_the_checks_of_other_graphs_stay_where_they_are(inputs):
     assert all(step.body.writes for step in program.schedule.steps if isinstance(step, Kernel))
 
 
+def test_integers_that_indices_are_computed_from_move_along(inputs):
+    def function(call, grad, weight, index):
+        place = call(aten.mul.Tensor, call(aten.add.Tensor, index, 1), index)
+        place = call(aten.sub.Tensor, call(aten.mul.Tensor, place, index), index)
+        hidden = call(aten.mm.default, grad, weight)
+        zeros = call(aten.zeros_like.default, weight)
+        put = call(aten.index_put.default, zeros, [place], hidden, True)
+        return [put, call(aten.index.Tensor, weight, [place])]
+
+    grad, weight, index = torch.randn(6, 8), torch.randn(8, 8), torch.tensor([1, 0, 0, -1, 1, 1])
+    program = planned(function, grad, weight, index)
+    source, check, *_ = program.schedule.steps
+    assert source.body.writes == check.body.reads
+    assert not check.body.writes
+    assert checking(program) == [False, True, *([False] * len(checking(program)[2:]))]
+    put, rows = run_program(program, (grad, weight, index))
+    place = (index + 1) * index * index - index
+    torch.testing.assert_close(
+        put, torch.zeros_like(weight).index_put([place], grad @ weight, True)
+    )
+    torch.testing.assert_close(rows, weight[place])
+
+
 def test_computed_indices_are_checked_where_they_are_used(inputs):
     def function(call, grad, weight, index):
         place = call(aten.argmax.default, call(aten.mm.default, grad, weight), 1)

@@ -1,10 +1,10 @@
 """Bounds of a backward's indices are checked before anything else runs.
 
 In: the steps of a program. Out: the same steps, and before them kernels that only check the indices that graph inputs
-hold. A kernel that refuses its data makes torch's operators run the whole call, from the graph's inputs; until the last
-such kernel has run, no input can be let go of. In a backward these are the saved tensors, and the gradient of an
-embedding, whose indices were saved, is the last that it computes. Invariant: a check that moves is made if and only if
-the loops around it run at all.
+hold, or that kernels of integers compute from inputs, which move along. A kernel that refuses its data makes torch's
+operators run the whole call, from the graph's inputs; until the last such kernel has run, no input can be let go of. In
+a backward these are the saved tensors, and the gradient of an embedding, whose indices were saved, is the last that it
+computes. Invariant: a check that moves is made if and only if the loops around it run at all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from inductor.schedule.simplify import simplify_loops
 from primtorch.symbolic import free_symbols
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
+    from collections.abc import Container, Mapping, Sequence
+
+    import torch
 
     from inductor.ir.kernel import Step
     from inductor.ir.nodes import Graph, LoopBody
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["check_first"]
 
 _OF_SWEEPS = frozenset({"reduce", "part", "scan"})
+_DIVISIONS = frozenset({"floor_div", "trunc_div", "remainder", "fmod"})
+"""Of integers: by zero they are refused."""
 
 
 def check_first(graph: Graph, steps: Sequence[Step]) -> list[Step]:
@@ -38,16 +42,19 @@ def check_first(graph: Graph, steps: Sequence[Step]) -> list[Step]:
     if graph.role != "backward":
         return list(steps)
     given = {entry.name for entry in graph.inputs if entry.kind == "tensor"} | set(graph.constants)
+    sources = _index_kernels(steps, given)
     checks: dict[LoopBody, Kernel] = {}
+    first: dict[str, Kernel] = {}
     rest: list[Step] = []
     for step in steps:
         if not isinstance(step, Kernel) or step.device.type != "cpu":
             rest.append(step)
             continue
-        needs = _movable(step.body, given)
+        needs = _movable(step.body, given | sources.keys())
         for positions in needs.values():
             body = _check_alone(step.body, positions)
             if body not in checks:
+                _with_sources(body, sources, first)
                 checks[body] = make_kernel(
                     f"c{len(checks)}",
                     body,
@@ -57,10 +64,51 @@ def check_first(graph: Graph, steps: Sequence[Step]) -> list[Step]:
                     nodes=step.nodes,
                 )
         rest.append(replace(step, body=_unchecked(step.body, needs)) if needs else step)
-    return [*checks.values(), *rest]
+    moved = {kernel.name for kernel in first.values()}
+    rest = [step for step in rest if step.name not in moved]
+    return [*first.values(), *checks.values(), *rest]
 
 
-def _movable(body: LoopBody, given: set[str]) -> dict[int, list[int]]:
+def _index_kernels(steps: Sequence[Step], given: set[str]) -> dict[str, Kernel]:
+    """The kernels that compute integers from inputs and each other and check nothing, by what they write."""
+    writers: dict[str, int] = {}
+    for step in steps:
+        for name in step.body.writes if isinstance(step, Kernel) else step.writes:
+            writers[name] = writers.get(name, 0) + 1
+    found: dict[str, Kernel] = {}
+    for step in steps:
+        if not isinstance(step, Kernel) or step.device.type != "cpu" or step.locals:
+            continue
+        written = [argument for argument in step.arguments if argument.access != "read"]
+        alone = all(writers[argument.buffer] == 1 for argument in written)
+        integers = all(
+            argument.access == "write" and not _has_fractions(argument.dtype)
+            for argument in written
+        )
+        sure = not any(_may_refuse(operation) for _, operation, _ in step.body.operations())
+        if alone and integers and sure and step.body.reads <= given | found.keys():
+            found.update((argument.buffer, step) for argument in written)
+    return found
+
+
+def _has_fractions(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point or dtype.is_complex
+
+
+def _may_refuse(operation: Operation) -> bool:
+    return _is_checked(operation) or operation.name in _DIVISIONS
+
+
+def _with_sources(body: LoopBody, sources: Mapping[str, Kernel], first: dict[str, Kernel]) -> None:
+    """Add the kernels that `body` reads from, those that they read from before them."""
+    for name in sorted(body.reads & sources.keys()):
+        source = sources[name]
+        if source.name not in first:
+            _with_sources(source.body, sources, first)
+            first[source.name] = source
+
+
+def _movable(body: LoopBody, given: Container[str]) -> dict[int, list[int]]:
     """The checked indices that hang on nothing but graph inputs, each with all operations that it needs."""
     operations = {position: operation for position, operation, _ in body.operations()}
     found: dict[int, list[int]] = {}
@@ -83,7 +131,7 @@ def _is_checked(operation: Operation) -> bool:
     return isinstance(attribute, Indirect) and attribute.check is not None
 
 
-def _may_come_first(operation: Operation, given: set[str]) -> bool:
+def _may_come_first(operation: Operation, given: Container[str]) -> bool:
     if operation.name in EFFECTS or operation.name in _OF_SWEEPS:
         return False
     return operation.buffer is None or operation.buffer in given
