@@ -343,19 +343,21 @@ def gpu_kernels(session: nox.Session) -> None:
 
 @nox.session
 def random_training(session: nox.Session) -> None:
-    """2,000 random programs of views, in-place operators and outputs, in training, through all packages; an hour.
+    """2,000 random programs of views, in-place operators and outputs, and 2,000 wider ones, in training; hours.
 
-    The report, `complete_run.json`, is committed beside the script; a run that was stopped goes on.
+    The reports, `complete_run*.json`, are committed beside the script; a run that was stopped goes on. Wider programs
+    also promote dtypes, are complex or empty, index, checkpoint, hook, and differentiate twice.
     """
     _prepare(session, *PACKAGES)
     script = Path("packages/compile_api/tests/random_programs/run.py")
     JOURNALS.mkdir(parents=True, exist_ok=True)
-    journal = JOURNALS / "random_training.jsonl"
-    session.run(
-        "python", str(script), "--journal", str(journal),
-        "--json", str(script.with_name("complete_run.json")), *session.posargs,
-    )  # fmt: skip
-    journal.unlink()  # complete
+    for kind, report in (([], "complete_run.json"), (["--wider"], "complete_run_wider.json")):
+        journal = JOURNALS / f"random_training{''.join(kind)}.jsonl"
+        session.run(
+            "python", str(script), "--journal", str(journal), *kind,
+            "--json", str(script.with_name(report)), *session.posargs,
+        )  # fmt: skip
+        journal.unlink()  # complete
 
 
 @nox.session

@@ -1,5 +1,8 @@
 """Gradients of gradients: compiled, equal to eager, and differentiable again."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -102,3 +105,36 @@ def test_switched_off(graph_runner):
     torch.autograd.grad(out.sum(), x, retain_graph=True)
     with pytest.raises(RuntimeError):
         torch.autograd.grad(out.sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("kind", ["read before", "only written", "view of a base"])
+def test_an_input_that_the_function_changes_is_read_as_it_was(kind, graph_runner):
+    def function(x, w):
+        if kind == "only written":
+            x.copy_(w.exp())
+            return (x * w).tanh()
+        return x.sigmoid_() * w.exp()
+
+    results = []
+    for one in (function, aot_autograd.aot_function(function, graph_runner)):
+        torch.manual_seed(0)
+        start, w = randn(4).requires_grad_(), randn(3).requires_grad_()
+        base = start * 2
+        x = base[:3] if kind == "view of a base" else base
+        if kind != "view of a base":
+            w = randn(4).requires_grad_()
+        out = one(x, w)
+        inputs = [w] if kind == "only written" else [start, w]
+        first = torch.autograd.grad((out + x).sum(), inputs, create_graph=True)
+        second = torch.autograd.grad(sum((g * g).sum() for g in first), inputs)
+        results.append([*[g.detach() for g in first], *second])
+    torch.testing.assert_close(*results)
+
+
+def test_nothing_holds_a_changed_input_longer_than_its_user(graph_runner):
+    compiled = aot_autograd.aot_function(lambda x, w: x.copy_(w.exp()) * w, graph_runner)
+    w, x = randn(3).requires_grad_(), torch.zeros(3)
+    out, gone = compiled(x, w), weakref.ref(x)
+    del x, out
+    gc.collect()
+    assert gone() is None

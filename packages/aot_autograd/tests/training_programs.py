@@ -3,10 +3,12 @@
 A program is plain data drawn from a seed: how its inputs are made, a list of instructions over a growing list of
 values, and what it returns. Instructions name operands by number, modulo what exists; one that eager refuses ends a
 program. Everything is compared: values, layouts, aliases, versions, autograd state, gradients, of inputs, of what
-the inputs were made from, and of outputs.
+the inputs were made from, and of outputs. `wider_programs.py` adds operations, inputs and ways to differentiate.
 """
 
 import random
+import re
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import torch
@@ -143,6 +145,8 @@ class Program:
     returned: tuple  # numbers of values counted from the last, or constants in a 1-tuple
     differentiated: int  # outputs whose gradient is asked for, as bits
     grad_mode: bool = True
+    backward: str = "once"  # or "twice", "asked for", "of gradients"
+    packed: bool = False  # whether hooks see the tensors that the call saves
 
 
 def drawn(seed):
@@ -177,8 +181,12 @@ def run_program(program, inputs):
         kind, function = OPERATIONS[instruction.name]
         a = values[instruction.left % len(values)]
         b = values[instruction.right % len(values)]
-        with torch.set_grad_enabled(instruction.mode == "grad" and torch.is_grad_enabled()):
-            made = function(a) if kind in ("view", "cut") else function(a, b)
+        with torch.set_grad_enabled(instruction.mode != "no_grad" and torch.is_grad_enabled()):
+            if instruction.mode == "packed":
+                with torch.autograd.graph.saved_tensors_hooks(torch.clone, _itself):
+                    made = function(a) if kind in ("view", "cut") else function(a, b)
+            else:
+                made = function(a) if kind in ("view", "cut") else function(a, b)
         if isinstance(made, torch.Tensor):
             values.append(made)
     return [
@@ -187,9 +195,19 @@ def run_program(program, inputs):
     ]
 
 
+def _itself(tensor):
+    return tensor
+
+
+MORE_INPUTS = {}
+"""Further kinds, by name: what makes (inputs, what they were made from)."""
+
+
 def make_inputs(kind):
     """(inputs, what they were made from)."""
     torch.manual_seed(7)
+    if kind in MORE_INPUTS:
+        return MORE_INPUTS[kind]()
     x = torch.randn(3, 4).requires_grad_()
     source = torch.randn(3, 4).requires_grad_()
     base = torch.randn(20)
@@ -225,7 +243,7 @@ def instructions_that_run(program):
             # A stale view made under no_grad raises when autograd looks at it.
             for value in [*inputs, *outputs, *made_from]:
                 assert not isinstance(value, torch.Tensor) or value.is_leaf in (True, False)
-        except (RuntimeError, IndexError, ValueError):
+        except (RuntimeError, IndexError, ValueError, TypeError):
             continue
         return length
     return 0
@@ -241,6 +259,10 @@ def smaller(program):
         yield replace(program, returned=kept)
     if program.differentiated != -1:
         yield replace(program, differentiated=-1)
+    if program.backward != "once":
+        yield replace(program, backward="once")
+    if program.packed:
+        yield replace(program, packed=False)
     if program.inputs != "separate":
         yield replace(program, inputs="separate")
     for number, one in enumerate(program.instructions):
@@ -276,7 +298,7 @@ def state_of(values, versions):
             f"{value.dtype} {tuple(value.shape)} {value.stride()} "
             f"offset {value.storage_offset() if shares else 0} is {same} shares {shares} version {version} "
             f"requires_grad {value.requires_grad} is_leaf {value.is_leaf} grad_fn {value.grad_fn is not None} "
-            f"is_view {value._is_view()}"
+            f"is_view {value._is_view()} retains {value.retains_grad} lazy {value.is_conj()} {value.is_neg()}"
         )
     return lines
 
@@ -289,6 +311,8 @@ def total_of(values, chosen):
         if not chosen >> (number % 8) & 1:
             continue
         term = (value * torch.linspace(0.5, 1.5, value.numel()).view(value.shape)).sum()
+        if term.is_complex():
+            term = term.real + 2 * term.imag
         total = term if total is None else total + term
     return total
 
@@ -299,21 +323,49 @@ def observed(function, program):
     tensors = [*inputs, *made_from]
     versions = {number: one._version for number, one in enumerate(tensors)}
     leaves = [one for one in tensors if one.is_leaf and one.requires_grad]
-    with torch.set_grad_enabled(program.grad_mode):
+    with torch.set_grad_enabled(program.grad_mode), ExitStack() as stack:
+        if program.packed:
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(torch.clone, _itself))
         outputs = list(function(*inputs))
     values = [*tensors, *outputs]
     state = state_of(values, versions)
     numbers = [one.detach().clone() for one in values if isinstance(one, torch.Tensor)]
-    failure = ""
+    failure, found = "", []
     total = total_of(values, program.differentiated)
     if total is not None:
         try:
-            total.backward()
+            found = differentiated(total, leaves, program.backward)
         except RuntimeError as error:
             failure = str(error)[:60]
+    kept = [one for one in values if isinstance(one, torch.Tensor) and one.retains_grad]
     # A backward that fails leaves whatever it had reached.
-    grads = [None if failure or leaf.grad is None else leaf.grad.clone() for leaf in leaves]
-    return [*state, f"backward {failure}"], numbers, grads
+    grads = [
+        None if failure or one.grad is None else one.grad.detach().clone()
+        for one in [*leaves, *kept]
+    ]
+    return [*state, f"backward {failure}"], numbers, [*found, *grads]
+
+
+def differentiated(total, leaves, how):
+    """Run the backwards of a program; the gradients that no tensor holds afterwards."""
+    match how:
+        case "once":
+            total.backward()
+        case "twice":
+            total.backward(retain_graph=True)
+            total.backward()
+        case "asked for":
+            found = torch.autograd.grad(total, leaves, retain_graph=True, allow_unused=True)
+            return [*found, *torch.autograd.grad(total, leaves[::-1], allow_unused=True)]
+        case "of gradients":
+            found = torch.autograd.grad(total, leaves, create_graph=True, allow_unused=True)
+            terms = [
+                one.abs().square().sum() for one in found if one is not None and one.requires_grad
+            ]
+            if terms:
+                sum(terms).backward()
+            return [None if one is None else one.detach() for one in found]
+    return []
 
 
 def by_aot(compiler):
@@ -337,18 +389,37 @@ def difference(program, compile_function):
     except Exception as error:  # noqa: BLE001 - whatever it is, eager did not raise it
         return f"{type(error).__name__}: {error}"
     for want, got in zip(state, ours_state, strict=True):
-        # A view of a temporary that nobody else holds may come out as a tensor of its own.
-        if want not in (got, got.replace("is_view False", "is_view True")):
+        if want != got and not _owned_instead(want, got):
             return f"eager: {want}\nours:  {got}"
     for number, (want, got) in enumerate(zip(numbers, ours_numbers, strict=True)):
-        if not torch.allclose(want, got, rtol=1e-5, atol=1e-6, equal_nan=True):
+        if not close(want, got, 1e-5, 1e-6):
             return f"value {number}, eager: {want}\nours:  {got}"
     for want, got in zip(grads, ours_grads, strict=True):
         if (want is None) != (got is None):
             return f"gradient, eager: {want}\nours:  {got}"
-        if want is not None and not torch.allclose(want, got, rtol=1e-4, atol=1e-5, equal_nan=True):
+        if want is not None and not close(want, got, 1e-4, 1e-5):
             return f"gradient, eager: {want}\nours:  {got}"
     return ""
+
+
+def _owned_instead(want, got):
+    """Whether a view of a temporary that nobody else holds, perhaps lazily conjugated, is a tensor of its own."""
+    owned = re.sub(
+        r"lazy \w+ \w+$", "lazy False False", want.replace("is_view True", "is_view False")
+    )
+    return "is_view True" in want and owned == got
+
+
+def close(want, got, rtol, atol):
+    """Whether two tensors agree; of a complex number that is not finite the parts need not."""
+    if want.dtype != got.dtype or want.shape != got.shape:
+        return False
+    if want.is_complex():
+        infinite = ~want.isfinite()
+        if not torch.equal(infinite, ~got.isfinite()):
+            return False
+        want, got = want.masked_fill(infinite, 0), got.masked_fill(infinite, 0)
+    return torch.allclose(want, got, rtol=rtol, atol=atol, equal_nan=True)
 
 
 def accepted(program):

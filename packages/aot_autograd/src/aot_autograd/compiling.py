@@ -376,13 +376,7 @@ def _compile_training(
 ) -> Boxed:
     metadata = recorded.metadata
     joint = recorded.module()
-    mutated = {mutation.input for mutation in metadata.mutations}
-    for number, group in enumerate(metadata.shared):
-        if mutated.intersection(group.members):  # counted by the version counter of all
-            mutated.add(-1 - number)
-    joint.meta["mutated_inputs"] = tuple(
-        number for number, position in enumerate(metadata.graph_inputs) if position in mutated
-    )
+    joint.meta["mutated_inputs"] = metadata.rewritten
     if tools.options.verify:
         verify.functional_graph(joint)
     tools.saw("03_joint.py", joint)

@@ -24,7 +24,7 @@ from aot_autograd._torch import (
     without_saved_tensor_hooks,
 )
 from aot_autograd.errors import TraceError, UnsupportedAliasing, UnsupportedOperator
-from aot_autograd.graph import Node, to_fx
+from aot_autograd.graph import Node, each_node, to_fx
 from aot_autograd.inputs import make_inputs
 from aot_autograd.metadata import FunctionMetadata
 from aot_autograd.observation import Observation
@@ -147,9 +147,11 @@ def trace(
             if node is not None
         )
         gradients = [node for node in gradients if node is not None]
+    graph_inputs = _graph_inputs(specs, shared)
+    rewritten = _rewritten(graph_inputs, observation, shared)
     metadata = FunctionMetadata(
         inputs=inputs,
-        graph_inputs=_graph_inputs(specs, shared),
+        graph_inputs=graph_inputs,
         shared=tuple(shared),
         differentiable=differentiable if gradients is not None else (),
         mutations=tuple(observation.mutations),
@@ -170,6 +172,8 @@ def trace(
         autocast=autocast,
         source=source,
         backward_errors=context.backward_errors,
+        rewritten=rewritten,
+        read_before=_read_before(context, rewritten, observation) if rewritten else (),
         symbols=tuple(
             (spec.position, symbol_of(spec.meta))
             for spec in specs
@@ -207,6 +211,35 @@ def _graph_inputs(specs: Sequence[InputSpec], shared: Sequence[SharedStorage]) -
     members = {position for group in shared for position in group.members}
     own = [spec.position for spec in specs if spec.position not in members]
     return (*own, *[-1 - number for number in range(len(shared))])
+
+
+def _rewritten(
+    graph_inputs: Sequence[int], observation: Observation, shared: Sequence[SharedStorage]
+) -> tuple[int, ...]:
+    """Which placeholders' memory the function changes."""
+    mutated = {mutation.input for mutation in observation.mutations}
+    for number, group in enumerate(shared):
+        if mutated.intersection(group.members):
+            mutated.add(-1 - number)
+    return tuple(n for n, position in enumerate(graph_inputs) if position in mutated)
+
+
+def _read_before(
+    context: RecordingContext, rewritten: Sequence[int], observation: Observation
+) -> tuple[int, ...]:
+    """Which of these placeholders are behind a value that can be differentiated."""
+    tracked = [value for value in observation.values if value.requires_grad]
+    errors = context.backward_errors or ("",) * len(tracked)
+    behind: set[Node] = set()
+    for value, error in zip(tracked, errors, strict=True):
+        if not error and isinstance(value.node, Node):
+            behind.add(value.node)
+    for node in reversed(context.nodes):
+        if node in behind:
+            each_node(node.args, behind.add)
+            each_node(tuple(node.kwargs.values()), behind.add)
+    placeholders = [node for node in context.nodes if node.kind == "placeholder"]
+    return tuple(number for number in rewritten if placeholders[number] in behind)
 
 
 def _record_backward(

@@ -161,6 +161,9 @@ class FunctionMetadata:
         grad_mode: The grad mode under which the function was traced.
         autocast: Whether autocast was on for some device while tracing.
         source: The function's name, for messages.
+        rewritten: Positions in `graph_inputs` of the inputs that the function changes.
+        read_before: Those of them whose value before the change is part of a result that can be
+            differentiated: derivatives of derivatives need it again.
         symbols: (flat input, symbol) of the sizes and scalars that vary from call to call.
         backward_errors: For each tangent what eager's backward from that output raises, empty
             where it does not; no entries where all of it is well.
@@ -180,6 +183,8 @@ class FunctionMetadata:
     autocast: bool = False
     source: str = "function"
     backward_errors: tuple[str, ...] = ()
+    rewritten: tuple[int, ...] = ()
+    read_before: tuple[int, ...] = ()
     symbols: tuple[tuple[int, Any], ...] = ()
 
     @property

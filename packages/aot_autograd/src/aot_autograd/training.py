@@ -164,6 +164,8 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
     forward_outputs, total_outputs = compiled.forward_outputs, compiled.total_outputs
     constant = [n for n, requires in enumerate(metadata.value_requires_grad) if not requires]
     keep_primals = compiled.double is not None or bool(keeping.numbers)
+    rewritten = metadata.rewritten if compiled.double is not None else ()
+    read_before = frozenset(metadata.read_before)
     pending = [compiled.backward]  # until the forward has begun to run
     tensors: list[int] = []
     versions_of: Callable[[Sequence[Any]], list[int]] = _no_versions
@@ -188,7 +190,9 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
             primals = versions = None
             if keep_primals:
                 primals = args.copy()
-                versions = versions_of(args)
+                if rewritten:
+                    _keep_before(primals, rewritten, read_before)
+                versions = versions_of(primals)
             outputs = run(args)
             if len(outputs) != total_outputs:
                 checked_length(outputs, total_outputs, "forward")
@@ -271,6 +275,23 @@ def _versions(tensors: Sequence[int], count: int) -> Callable[[Sequence[Any]], l
             return [0 if tensor.is_inference() else tensor._version for tensor in take(args)]
 
     return versions
+
+
+def _keep_before(
+    primals: list[Any], rewritten: Sequence[int], read_before: frozenset[int]
+) -> None:
+    """Put tensors that stay as they are in the place of inputs that the function will change.
+
+    What derivatives of derivatives read is copied, with its history. Of the others only the metadata matters; the
+    input itself, whose new history leads to the node that keeps it, would never be freed.
+    """
+    with torch.enable_grad():
+        for number in rewritten:
+            primal = primals[number]
+            if number in read_before:
+                primals[number] = primal.clone()
+            else:
+                primals[number] = primal.detach().requires_grad_(primal.requires_grad)
 
 
 def _is_foreign(tangent: Any) -> bool:
@@ -381,12 +402,11 @@ def differentiable_backward(
     """
     if compiled.double is None or primals is None:
         raise RuntimeError(_SECOND_BACKWARD)
-    # What the function itself changes was read before the change: running statistics, mostly.
-    own = {mutation.input for mutation in compiled.metadata.mutations}
-    pairs = zip(compiled.metadata.graph_inputs, primals, strict=True)
-    tensors = [pair for pair in pairs if isinstance(pair[1], torch.Tensor)]
-    for (position, primal), version in zip(tensors, versions, strict=True):
-        if position in own:
+    # What the function itself changes was kept before the change, or not read: running statistics, mostly.
+    own = compiled.metadata.rewritten
+    tensors = [pair for pair in enumerate(primals) if isinstance(pair[1], torch.Tensor)]
+    for (number, primal), version in zip(tensors, versions, strict=True):
+        if number in own:
             continue
         if not primal.is_inference() and primal._version != version:
             raise RuntimeError(

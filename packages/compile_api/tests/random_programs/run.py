@@ -1,13 +1,15 @@
 """Random programs of views, in-place operators and outputs, in training, through the whole stack against eager.
 
-    python run.py [--first 0] [--count 2000] [--journal FILE] [--json FILE]
+    python run.py [--wider] [--first 0] [--count 2000] [--journal FILE] [--json FILE]
 
-The programs are those of `aot_autograd`'s property test; here each is captured from its bytecode, differentiated, and
-compiled to kernels. Compared are values, layouts, aliases, versions, autograd state and gradients, of inputs, of what
-they were made from, and of outputs. Nothing may be refused: what a stage can't compile runs in eager. One difference
+The programs are those of `aot_autograd`'s property test, with `--wider` those of `wider_programs.py`; here each is
+captured from its bytecode, differentiated, and compiled to kernels. Compared are values, layouts, aliases, versions,
+autograd state and gradients, of inputs, of what they were made from, and of outputs. Nothing may be refused: what a
+stage can't compile runs in eager. One difference
 is ours to have: where a graph saved a value of its own and the program then changed the tensor that eager saved,
 eager's backward raises and ours gives the gradient that is right. With `--journal` a run that was interrupted goes on
-where it was. Exit status 1 if a program differs.
+where it was; several processes may share the work, each with seeds and a journal of its own. Exit
+status 1 if a program differs.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.append(str(Path(__file__).parents[3] / "aot_autograd" / "tests"))
 import compile_api
 import training_programs as programs
+import wider_programs
 from workers import run_once
 
 PATIENCE = 120.0
@@ -42,9 +45,9 @@ def compile_function(function):
     return compile_api.compile(function, dynamic=False, options=OPTIONS)
 
 
-def checked(seed, shrink, say):
+def checked(seed, wider, shrink, say):
     """The report on one program."""
-    program = programs.accepted(programs.drawn(seed))
+    program = wider_programs.drawn(seed) if wider else programs.accepted(programs.drawn(seed))
     if not program.instructions:
         return {"failures": [], "kind": "eager refuses its first instruction"}
 
@@ -68,7 +71,8 @@ def checked(seed, shrink, say):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--wider", action="store_true", help="programs of more kinds")
+    parser.add_argument("--first", "--start", type=int, default=0, help="the first seed")
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--journal", type=Path, help="keeps what was done, and goes on behind it")
     parser.add_argument("--json", type=Path)
@@ -78,7 +82,9 @@ def main(arguments=None):
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     seeds = range(options.first, options.first + options.count)
-    jobs = {str(seed): partial(checked, seed, not options.no_shrink) for seed in seeds}
+    jobs = {
+        str(seed): partial(checked, seed, options.wider, not options.no_shrink) for seed in seeds
+    }
     kinds, failed = Counter(), {}
     for seed, report in run_once(jobs, options.journal, PATIENCE):
         kinds[report.get("kind", "died")] += 1
@@ -88,6 +94,7 @@ def main(arguments=None):
     result = {
         "torch": torch.__version__,
         "programs": options.count,
+        "wider": options.wider,
         "first": options.first,
         "compared": "values, layouts, aliases, versions, autograd state, gradients",
         "captured as": dict(kinds.most_common()),

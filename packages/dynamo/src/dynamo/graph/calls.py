@@ -20,6 +20,7 @@ __all__ = [
     "Kind",
     "classify",
     "draws",
+    "draws_numbers",
     "owner_of",
     "refusal",
     "refused",
@@ -125,8 +126,7 @@ _RANDOM = frozenset(
         "multinomial", "normal", "normal_", "uniform_", "exponential_", "geometric_", "cauchy_",
         "log_normal_", "random_", "poisson", "rrelu", "rrelu_", "gumbel_softmax", "dropout1d",
         "dropout2d", "dropout3d", "scaled_dot_product_attention", "multi_head_attention_forward",
-        "fractional_max_pool2d", "fractional_max_pool3d", "checkpoint", "autograd_function",
-        "transform", "lstm", "gru", "rnn_tanh", "rnn_relu",
+        "fractional_max_pool2d", "fractional_max_pool3d", "lstm", "gru", "rnn_tanh", "rnn_relu",
     }
 )  # fmt: skip
 
@@ -161,6 +161,26 @@ def draws(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         if given.get("training", True) is False:
             return False
     return not (isinstance(probability, int | float) and probability == 0)
+
+
+def draws_numbers(node: torch.fx.Node, root: torch.nn.Module) -> bool:
+    """Whether a node, or the body of a region that it calls, takes numbers from a random generator.
+
+    Args:
+        node: of a graph.
+        root: holds what the graph's `get_attr` nodes name.
+    """
+    name = node.target if type(node.target) is str else getattr(node.target, "__name__", "")
+    if draws(name, node.args, dict(node.kwargs)):
+        return True
+    held = [read.target for read in node.all_input_nodes if read.op == "get_attr"]
+    bodies = [getattr(root, name, None) for name in held if type(name) is str]
+    return any(
+        draws_numbers(inner, body)
+        for body in bodies
+        if isinstance(body, torch.fx.GraphModule)
+        for inner in body.graph.nodes
+    )
 
 
 def is_random(name: str) -> bool:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from dynamo.source import Source
     from dynamo.values.session import Session
 
-__all__ = ["GraphInput", "Recorder", "draws_numbers"]
+__all__ = ["GraphInput", "Recorder"]
 
 
 @dataclass(slots=True)
@@ -412,7 +412,8 @@ class Recorder:
         machine = self.machine
         assert machine is not None
         name = function.__name__
-        if self.mutated or self.effects or any(map(draws_numbers, self.graph.nodes)):
+        nodes = self.graph.nodes
+        if self.mutated or self.effects or any(calls.draws_numbers(n, self.root) for n in nodes):
             raise GraphBreak(
                 BreakReason.MAY_RAISE_IN_TRY, f"{name} may raise at run time inside a try block"
             )
@@ -732,12 +733,6 @@ class Recorder:
     def is_input(self, value: Any) -> bool:
         """Whether a fake tensor stands for an outside tensor."""
         return id(value) in self._inputs
-
-
-def draws_numbers(node: torch.fx.Node) -> bool:
-    """Whether a node takes numbers from a random generator."""
-    name = node.target if type(node.target) is str else getattr(node.target, "__name__", "")
-    return calls.draws(name, node.args, dict(node.kwargs))
 
 
 def _beginning() -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
-from dynamo.graph.recorder import draws_numbers
+from dynamo.graph.calls import draws_numbers
 from dynamo.values.functions import is_unchanged, outside_now
 from dynamo.values.regions import refuse
 from dynamo.values.rules import rule
@@ -71,7 +71,7 @@ def _vjp(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     )
     if not unchanged or session.recorder.mutated - written:
         refuse(machine, "a function under torch.func.vjp changes something outside")
-    if any(map(draws_numbers, made)):
+    if any(draws_numbers(node, session.recorder.root) for node in made):
         refuse(machine, "a function under torch.func.vjp draws random numbers")
     pullback = functools.partial(apply_pullback, function, tuple(primals))
     return result, session.created(pullback)
