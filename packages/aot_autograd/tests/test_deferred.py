@@ -54,6 +54,33 @@ def test_an_error_is_raised_by_the_backward_that_needs_the_code(graph_runner):
     torch.testing.assert_close(compiled(x), x.sin())
 
 
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt, SystemExit])
+def test_a_backward_whose_compilation_was_interrupted_is_compiled_when_next_asked_for(
+    graph_runner, interruption
+):
+    tries = []
+
+    def backward_compiler(gm, example_inputs):
+        tries.append(gm)
+        if len(tries) == 1:
+            raise interruption
+        return graph_runner(gm, example_inputs)
+
+    x = leaf(3)
+    compiled = aot_autograd.aot_function(
+        lambda x: x.sin(),
+        graph_runner,
+        backward_compiler,
+        options=aot_autograd.AotOptions(backward_worker=False),
+    )
+    out = compiled(x).sum()
+    with pytest.raises(interruption):
+        out.backward(retain_graph=True)
+    out.backward()
+    torch.testing.assert_close(x.grad, x.cos())
+    assert len(tries) == 2
+
+
 def test_a_wrong_result_of_the_compiler_is_named_by_the_backward(graph_runner):
     compiled = aot_autograd.aot_function(lambda x: x.sin(), graph_runner, lambda gm, _: 3)
     out = compiled(leaf(3)).sum()

@@ -133,6 +133,85 @@ def test_a_program_that_forks_after_use_goes_on_on_both_sides(tmp_path):
     assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
 
 
+FORKING_BESIDE_A_COMPILING_THREAD = """
+import os, signal, threading, time
+import torch
+import compile_api
+
+def compile_many(texts, done):
+    for text in texts:
+        if done.is_set():
+            return
+        names = {}
+        exec(f"def f(x): return (x.sin() * 2).cos().sum(-1) + {text}", names)
+        compile_api.compile(names["f"])(x)
+
+x = torch.linspace(-3, 3, 64).reshape(4, 16)
+compile_api.compile(lambda x: x.sin() + 1)(x)  # Python cannot fork while a thread imports
+done = threading.Event()
+thread = threading.Thread(target=compile_many, args=(range(10**6), done))
+thread.start()
+ends = []
+for number in range(2):
+    time.sleep(0.15)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        function = lambda x: (x * 3).exp() + number
+        torch.testing.assert_close(compile_api.compile(function)(x), function(x))
+        os._exit(0)
+    ends.append(os.waitpid(child, 0)[1])
+done.set()
+thread.join()
+assert ends == [0] * 2, ends
+print("right")
+"""
+
+
+def test_a_child_compiles_though_another_thread_was_compiling_when_it_was_forked(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING_BESIDE_A_COMPILING_THREAD],
+        env={**os.environ, "COMPILE_API_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
+FORKING_BEFORE_THE_BACKWARD = """
+import os, time
+import torch
+import compile_api
+
+x = torch.linspace(-3, 3, 64).reshape(8, 8).requires_grad_()
+y = compile_api.compile(lambda x: (x.sin() @ x).softmax(-1).amax(-1).sum())(x)
+start = time.perf_counter()
+child = os.fork()
+if child == 0:
+    y.backward()
+    os._exit(0)
+took = time.perf_counter() - start
+y.backward()
+assert os.waitpid(child, 0)[1] == 0
+assert took < 30, took  # a compilation, not the time after which the waiting is given up
+print("right")
+"""
+
+
+def test_a_fork_waits_only_as_long_as_the_backward_is_compiled(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING_BEFORE_THE_BACKWARD],
+        env={**os.environ, "COMPILE_API_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert (done.returncode, done.stdout) == (0, "right\n"), done.stderr
+
+
 def test_processes_that_write_one_cache_at_once_are_all_right(tmp_path):
     environment = {**os.environ, "COMPILE_API_CACHE_DIR": str(tmp_path)}
     running = [

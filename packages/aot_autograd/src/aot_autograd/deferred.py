@@ -3,8 +3,8 @@
 Comes in: a backward graph and the function that compiles it. Goes out: the compiled backward, when asked for. The
 first call of the forward starts the worker, not the end of its compilation: by then the symbolic sizes are frozen,
 so that both threads only read them. An error of the compiler is kept and raised by the backward that needs the
-code. Invariant: a graph is compiled once; a process forks only while its worker rests, so that a child finds
-every lock free.
+code. Invariant: a graph is compiled once, unless that was interrupted; a process forks only while its worker rests,
+so that a child finds every lock free.
 """
 
 from __future__ import annotations
@@ -42,19 +42,33 @@ class Worker:
         self._jobs: deque[Callable[[], None]] = deque()
         self._thread: threading.Thread | None = None
         self._held = False
+        self._registered = False
 
     def submit(self, job: Callable[[], None]) -> None:
         """Do `job` in the worker's thread."""
         with self._condition:
+            if not self._registered:
+                # Python asks in reverse order, and the compiler's modules, whose hooks must come after this one, are
+                # there by now: a lock on files, for one, is given to nobody once its hook has run.
+                self._registered = True
+                os.register_at_fork(
+                    before=self.before_fork,
+                    after_in_parent=self.in_parent,
+                    after_in_child=self.in_child,
+                )
             self._jobs.append(job)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="aot_autograd backward")
-                self._thread.start()
+            self._begin()
+
+    def _begin(self) -> None:
+        """Called with the condition held: start the thread if there is work that may begin."""
+        if self._jobs and self._thread is None and not self._held:
+            self._thread = threading.Thread(target=self._run, name="aot_autograd backward")
+            self._thread.start()
 
     def _run(self) -> None:
         while True:
             with self._condition:
-                if not self._jobs:
+                if self._held or not self._jobs:
                     self._thread = None
                     self._condition.notify_all()
                     return
@@ -67,31 +81,33 @@ class Worker:
             del job
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all jobs are done; whether they are."""
+        """Wait until nothing runs, before a fork with jobs left to do; whether it is so."""
         with self._condition:
             return self._condition.wait_for(lambda: self._thread is None, timeout)
 
     def before_fork(self) -> None:
-        """Let the running jobs end, and no other begin."""
-        if threading.current_thread() is self._thread:
-            return
+        """Let the running job end, and no other begin; others may still be submitted."""
+        with self._condition:
+            if threading.current_thread() is self._thread:
+                return
+            self._held = True
         self.wait(_LONGEST_WAIT)
-        self._condition.acquire()
-        self._held = True
 
-    def after_fork(self) -> None:
-        """In parent and child: go on."""
-        if self._held:
+    def in_parent(self) -> None:
+        """Go on."""
+        with self._condition:
             self._held = False
-            self._condition.release()
+            self._begin()
+
+    def in_child(self) -> None:
+        """Go on without the parent's jobs: who needs a backward here compiles it."""
+        self._condition = threading.Condition()
+        self._jobs.clear()
+        self._thread = None
+        self._held = False
 
 
 _worker = Worker()
-os.register_at_fork(
-    before=_worker.before_fork,
-    after_in_parent=_worker.after_fork,
-    after_in_child=_worker.after_fork,
-)
 
 
 def wait_for_backwards() -> None:
@@ -124,7 +140,7 @@ class Deferred:
         self._in_worker = in_worker
         self._lock = threading.Lock()
         self._complete: list[Callable[[], None]] = []
-        self._error: BaseException | None = None
+        self._error: Exception | None = None
         self.made = made
 
     def start(self) -> None:
@@ -144,7 +160,7 @@ class Deferred:
         """The compiled backward.
 
         Raises:
-            BaseException: what the compiler raised, at each call.
+            Exception: what the compiler raised, at each call.
         """
         compiled = self.made
         if compiled is None:
@@ -176,8 +192,9 @@ class Deferred:
             try:
                 with torch.no_grad():
                     self.made = self._compile_graph(self._load())
-            except BaseException as error:  # noqa: BLE001 - raised by the backward that needs it
+            except Exception as error:  # noqa: BLE001 - raised by the backward that needs it
                 self._error = error
+            # What interrupts the program says nothing about the graph: whoever asks next compiles it.
             self._load = None
             told, self._complete = self._complete, []
         if self.made is not None:

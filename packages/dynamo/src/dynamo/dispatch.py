@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import threading
 import time
 import weakref
@@ -40,6 +41,46 @@ _lock = threading.RLock()
 _live: weakref.WeakSet[Compiler] = weakref.WeakSet()
 _MOST = 8  # times the recompile limit: so many entries a code object has at most
 _GENERATOR_LIKE = 0x20 | 0x80 | 0x200
+_LONGEST_WAIT = 60.0  # seconds that a fork waits for a capture
+
+
+class _Forks:
+    """A process forks only while no other thread captures: what that had locked would stay so in the child."""
+
+    __slots__ = ("held", "waits")
+
+    def __init__(self) -> None:
+        self.held = self.waits = False
+
+    def captured(self) -> None:
+        """From now on forks wait.
+
+        Python asks in reverse order: what a capture uses, and the backend's modules, must be there, so that their own
+        hooks come after ours. A lock on files, for one, is given to nobody once its hook has run.
+        """
+        if not self.waits:
+            self.waits = True
+            os.register_at_fork(before=self.before, after_in_parent=self.in_parent)
+
+    def before(self) -> None:
+        """Let a running capture end, and no other begin."""
+        self.held = _lock.acquire(timeout=_LONGEST_WAIT)
+
+    def in_parent(self) -> None:
+        """Go on."""
+        if self.held:
+            self.held = False
+            _lock.release()
+
+    def in_child(self) -> None:
+        """Go on with a lock that nobody holds, even if the waiting was given up."""
+        global _lock  # noqa: PLW0603 - whoever held the old one is not in the child
+        _lock = threading.RLock()
+        self.held = False
+
+
+_forks = _Forks()
+os.register_at_fork(after_in_child=_forks.in_child)
 
 
 def forget_all() -> None:
@@ -432,6 +473,7 @@ class Compiler:
         except (OwnFault, Exception) as error:  # noqa: BLE001 - reported, and raised where strict
             self._report(cache, function, error)
             return None
+        _forks.captured()
         self._put(function, captured)
         self.captured.append(replace(captured, material=None))
         if captured.message:

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -106,7 +107,46 @@ def test_text_that_does_not_compile_shows_the_compiler_output(tmp_path):
         KernelLibrary(settings(tmp_path / "cache")).addresses([KernelSource("this is no C++")])
 
 
-@pytest.mark.parametrize("damage", ["truncated", "empty", "foreign", "index", "record"])
+def test_after_a_compiler_that_hangs_for_anything_no_other_graph_waits(tmp_path):
+    runs = tmp_path / "runs"
+    compiler = script(tmp_path / "hanging-g++", f"echo >> {runs}; sleep 60\n")
+    library = KernelLibrary(settings(tmp_path / "cache", compiler=compiler, timeout=0.3))
+    for value in range(3):
+        with pytest.raises(BuildError, match="did not finish within 0.3 s"):
+            library.addresses([constant_kernel(value)])
+    assert len(runs.read_text().splitlines()) == 2  # the kernel, and a file with nothing in it
+
+
+def test_a_kernel_that_takes_too_long_is_not_a_compiler_that_hangs(tmp_path):
+    real = shutil.which("g++") or shutil.which("clang++")
+    body = f'grep -q "return 1;" unit.cpp && sleep 60\nexec {real} "$@"\n'
+    compiler = script(tmp_path / "slow-g++", body)
+    library = KernelLibrary(settings(tmp_path / "cache", compiler=compiler, timeout=5))
+    slow = KernelLibrary(settings(tmp_path / "cache", compiler=compiler, timeout=0.5))
+    slow._ends = lambda *_: True  # half a second is too short for a compiler that works
+    with pytest.raises(BuildError, match="did not finish"):
+        slow.addresses([constant_kernel(1)])
+    assert run(*library.addresses([constant_kernel(2)])) == 2
+
+
+@pytest.mark.parametrize("written", ["env {}", "{} -pipe", "'{}' -DNDEBUG"])
+def test_the_compiler_may_be_a_command_with_arguments(tmp_path, written):
+    compiler = written.format(shutil.which("g++") or shutil.which("clang++"))
+    library = KernelLibrary(settings(tmp_path / "cache", compiler=compiler))
+    assert run(*library.addresses([constant_kernel(6)])) == 6
+
+
+@pytest.mark.parametrize("wanted", ["/nowhere/g++", "ccache-nowhere g++", "g++ 'unclosed"])
+def test_a_compiler_that_cannot_be_run_is_named_as_it_was_written(tmp_path, wanted):
+    with pytest.raises(BuildError) as raised:
+        KernelLibrary(settings(tmp_path / "cache", compiler=wanted)).addresses([constant_kernel(1)])
+    assert repr(wanted) in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["truncated", "empty", "foreign", "index", "record", "index of zeros", "record of zeros"],
+)
 def test_damaged_entries_are_built_anew(tmp_path, damage):
     chosen = settings(tmp_path / "cache")
     KernelLibrary(chosen).addresses([constant_kernel(7)])
@@ -118,9 +158,11 @@ def test_damaged_entries_are_built_anew(tmp_path, damage):
         "empty": b"",
         "foreign": b"not a library" * 100,
     }
-    target = {"index": index, "record": library.with_suffix(".txt")}.get(damage, library)
+    target = {"index": index, "record": library.with_suffix(".txt")}.get(damage.split()[0], library)
     target.unlink()
-    target.write_bytes(content.get(damage, b"\xff\xfe nonsense"))
+    # zeros are what a machine leaves that lost its power between the name and the content
+    nonsense = bytes(32) if damage.endswith("zeros") else b"\xff\xfe nonsense"
+    target.write_bytes(content.get(damage, nonsense))
     script_text = textwrap.dedent(
         f"""
         from pathlib import Path

@@ -43,7 +43,7 @@ class CodeCache:
             record = (self.directory / f"{key}.txt").read_text(encoding="ascii").splitlines()
             library = self.directory / f"{key}.so"
             content = library.read_bytes()
-        except (OSError, UnicodeDecodeError):
+        except (OSError, ValueError):  # a ValueError: no ASCII, or a NUL, which no path may hold
             return None
         if (
             not record

@@ -7,6 +7,7 @@ identity names everything that decides what machine code comes out of a source: 
 from __future__ import annotations
 
 import hashlib
+import shlex
 import shutil
 from dataclasses import dataclass
 from functools import lru_cache
@@ -62,10 +63,10 @@ class Compiler:
 
 
 @lru_cache(maxsize=16)
-def _describe(path: str, modified: int, size: int) -> Compiler:
-    flags: tuple[str, ...] = _FLAGS
+def _describe(path: str, modified: int, size: int, arguments: tuple[str, ...]) -> Compiler:
+    flags: tuple[str, ...] = (*arguments, *_FLAGS)
     libraries: tuple[str, ...] = ("-lm",)
-    if "clang" not in Path(path).name:
+    if not any("clang" in Path(part).name for part in (path, *arguments)):
         # Kernels need neither start-up objects nor the C++ library; without them linking takes half as long.
         flags = (*flags, "-fno-semantic-interposition", "-nostdlib")
         libraries = ("-lgomp", "-lm", "-lgcc")
@@ -73,17 +74,31 @@ def _describe(path: str, modified: int, size: int) -> Compiler:
     return Compiler(path, flags, libraries, hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command) or [command]
+    except ValueError:  # an unclosed quote
+        return [command]
+
+
 def find_compiler(name: str | None) -> Compiler:
     """The compiler called `name`, or g++ or clang++ when None.
+
+    A name may be a command with arguments, as build tools write it in CXX: `ccache g++`, `g++ -B/opt/bin`.
 
     Raises:
         CompilerMissingError: if none is there.
     """
     for candidate in (name,) if name else ("g++", "clang++"):
         found = shutil.which(candidate)
+        arguments: tuple[str, ...] = ()
+        if found is None:
+            command, *words = _words(candidate)
+            found, arguments = shutil.which(command), tuple(words)
         if found is not None:
             path = Path(found).resolve() if Path(found).exists() else Path(found)
             status = path.stat()
             # The resolved file tells the version; the found name is what runs (a wrapper may look at its own name).
-            return _describe(str(Path(found).absolute()), status.st_mtime_ns, status.st_size)
+            where = str(Path(found).absolute())
+            return _describe(where, status.st_mtime_ns, status.st_size, arguments)
     raise CompilerMissingError(name)

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,7 +28,12 @@ import filelock
 
 from inductor.runtime.code_cache import CodeCache, open_cache
 from inductor.runtime.compiler import Compiler, find_compiler
-from inductor.runtime.errors import BuildError, CompilerFailedError, CompilerRejectedError
+from inductor.runtime.errors import (
+    BuildError,
+    CompilerFailedError,
+    CompilerHungError,
+    CompilerRejectedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -35,6 +41,10 @@ if TYPE_CHECKING:
     from inductor.runtime.settings import BuildSettings
 
 __all__ = ["KernelLibrary", "KernelSource", "library_for", "prelude"]
+
+
+_PROBE = 10.0
+"""Seconds in which a compiler that works compiles next to nothing."""
 
 
 @lru_cache(maxsize=1)
@@ -95,7 +105,7 @@ def _run(command: list[str], timeout: float, directory: Path) -> None:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-        raise CompilerFailedError(name, f"did not finish within {timeout:g} s", "") from None
+        raise CompilerHungError(name, f"did not finish within {timeout:g} s", "") from None
     except BaseException:
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -106,6 +116,17 @@ def _run(command: list[str], timeout: float, directory: Path) -> None:
         raise CompilerFailedError(name, f"was killed by signal {-process.returncode}", text)
     if process.returncode:
         raise CompilerRejectedError(name, f"failed with status {process.returncode}", text)
+
+
+_libraries: weakref.WeakSet[KernelLibrary] = weakref.WeakSet()
+
+
+def _in_child_of_fork() -> None:
+    for library in list(_libraries):
+        library.free()
+
+
+os.register_at_fork(after_in_child=_in_child_of_fork)
 
 
 class KernelLibrary:
@@ -121,6 +142,12 @@ class KernelLibrary:
         self._loaded: dict[str, ctypes.CDLL] = {}
         self._addresses: dict[str, int] = {}
         self._libraries: dict[str, Path | bytes] = {}  # where each kernel's machine code is
+        self._hung: CompilerHungError | None = None  # of a compiler that doesn't end for anything
+        _libraries.add(self)
+
+    def free(self) -> None:
+        """In the child of a fork: another thread may have been building, which the child doesn't have."""
+        self._lock = threading.Lock()
 
     @property
     def compiler(self) -> Compiler:
@@ -204,19 +231,42 @@ class KernelLibrary:
                 del missing[name]
         if not missing:
             return
+        if self._hung is not None:
+            raise self._hung.with_traceback(None)
         units = self._split(list(missing.items()))
         jobs = min(len(units), self._settings.parallel_jobs)
-        if jobs <= 1:
-            built = [self._build(cache, compiler, unit) for unit in units]
-        else:
-            with ThreadPoolExecutor(jobs) as pool:
-                built = list(pool.map(lambda unit: self._build(cache, compiler, unit), units))
+        try:
+            if jobs <= 1:
+                built = [self._build(cache, compiler, unit) for unit in units]
+            else:
+                with ThreadPoolExecutor(jobs) as pool:
+                    built = list(pool.map(lambda unit: self._build(cache, compiler, unit), units))
+        except CompilerHungError as error:
+            if not self._ends(cache, compiler):
+                self._hung = error  # or each graph to come would wait as long
+            raise
         for unit, library in zip(units, built, strict=True):
             names = [name for name, _ in unit]
             if not self._load(library, names):
                 raise BuildError(
                     f"{library} was compiled but can't be loaded; the graph runs with torch's operators"
                 )
+
+    def _ends(self, cache: CodeCache, compiler: Compiler) -> bool:
+        """Whether the compiler comes to an end with the smallest kernel, however it ends."""
+        scratch = cache.scratch()
+        try:
+            source, target = scratch / "unit.cpp", scratch / "unit.so"
+            source.write_text("int nothing;\n", encoding="utf-8")
+            timeout = min(self._settings.timeout, _PROBE)
+            _run(compiler.command(str(source), str(target)), timeout, scratch)
+        except CompilerHungError:
+            return False
+        except (CompilerFailedError, OSError):
+            pass
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        return True
 
     def _split(
         self, kernels: list[tuple[str, KernelSource]]

@@ -6,7 +6,13 @@ its text, and runs the kernel, or the graph where no kernel could be built, with
 
 from __future__ import annotations
 
-__all__ = ["BuildError", "CompilerFailedError", "CompilerMissingError", "CompilerRejectedError"]
+__all__ = [
+    "BuildError",
+    "CompilerFailedError",
+    "CompilerHungError",
+    "CompilerMissingError",
+    "CompilerRejectedError",
+]
 
 
 class BuildError(RuntimeError):
@@ -34,6 +40,10 @@ class CompilerFailedError(BuildError):
             f"{compiler} {what} while compiling generated kernels; torch's own operators run in their place. "
             f"Check that the compiler can build a small OpenMP program, or set CXX to another one.\n{tail}".rstrip(),
         )
+
+
+class CompilerHungError(CompilerFailedError):
+    """The compiler did not end in time."""
 
 
 class CompilerRejectedError(CompilerFailedError):

@@ -15,6 +15,7 @@ original is defined: `(n * a) // n` is `a` although the former divides by zero f
 # ruff: noqa: D102 - an overriding method has its contract in Expression
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Protocol, Self, TypeVar
 from weakref import WeakValueDictionary
@@ -218,8 +219,18 @@ class _Change(Protocol):
 
 
 _INTERNED: WeakValueDictionary[Hashable, Expression] = WeakValueDictionary()
-_INTERN_LOCK = threading.Lock()
+# Entered again by what runs at any time: a finaliser, a signal's handler.
+_INTERN_LOCK = threading.RLock()
 _E = TypeVar("_E", bound=Expression)
+
+
+def _in_child_of_fork() -> None:
+    """Another thread may have held the lock, which the child doesn't have."""
+    global _INTERN_LOCK  # noqa: PLW0603 - nobody would give the old one back
+    _INTERN_LOCK = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_in_child_of_fork)
 
 
 def intern(kind: type[_E], *fields: object) -> _E:
@@ -234,7 +245,7 @@ def intern(kind: type[_E], *fields: object) -> _E:
                 found._bounds = found._free = found._text = None
                 for name, value in zip(kind.__match_args__, fields, strict=True):  # type: ignore[attr-defined]
                     setattr(found, name, value)
-                _INTERNED[key] = found
+                found = _INTERNED.setdefault(key, found)
     return found  # type: ignore[return-value]
 
 
