@@ -15,6 +15,7 @@ from inductor.devices.interface import DeviceProperties
 from inductor.runtime.cpp_build import KernelSource, library_for
 from inductor.runtime.errors import CompilerRejectedError
 from inductor.runtime.launch import native_launcher
+from inductor.runtime.processor import has_wide_vectors
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,7 +50,7 @@ class CpuDevice:
 
     def text(self, kernel: Kernel) -> str:
         """C++."""
-        return kernel_source(kernel).text
+        return kernel_source(kernel, wide=has_wide_vectors()).text
 
     def build(
         self, kernels: Sequence[Kernel], settings: BuildSettings
@@ -57,7 +58,7 @@ class CpuDevice:
         """Compiled together; one by one where that is refused."""
         if not kernels:
             return {}
-        sources = [kernel_source(kernel) for kernel in kernels]
+        sources = [kernel_source(kernel, wide=has_wide_vectors()) for kernel in kernels]
         library, texts = library_for(settings), [KernelSource(source.text) for source in sources]
         try:
             addresses: Sequence[int | Exception] = library.addresses(texts)

@@ -41,6 +41,11 @@ if TYPE_CHECKING:
 _HALF_NAMES = {str(dtype).removeprefix("torch."): dtype for dtype in HALF_DTYPES}
 
 
+_BYTES = frozenset({torch.int8, torch.uint8})
+_EIGHT_BITS = frozenset({torch.float16, torch.bfloat16})
+"""Half types that hold every integer of eight bits."""
+
+
 def half_name(dtype: torch.dtype) -> str:
     """The name under which `round_to` knows a half type."""
     return str(dtype).removeprefix("torch.")
@@ -339,11 +344,10 @@ class Recorder:
             return value
         if operation.name == "constant":
             return self.constant(_rounded(str(operation.attribute), dtype), torch.float32)
-        if (
-            operation.name == "to_dtype"
-            and self._operations[operation.operands[0]].dtype == torch.bool
-        ):
-            return value  # 0 or 1
+        if operation.name == "to_dtype":
+            source = self._operations[operation.operands[0]].dtype
+            if source is torch.bool or (source in _BYTES and dtype in _EIGHT_BITS):
+                return value
         if operation.name == "where":
             condition, *branches = operation.operands
             constants = all(self._operations[branch].name == "constant" for branch in branches)

@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
 
     from inductor.runtime.settings import BuildSettings
 
-__all__ = ["KernelLibrary", "KernelSource", "library_for", "prelude"]
+_IN_STRIPS = re.compile(r"\bci_\w+<(?:32|64)>\(")
+
+__all__ = ["KernelLibrary", "KernelSource", "library_for", "prelude", "strips"]
 
 
 _PROBE = 10.0
@@ -50,14 +53,22 @@ _PROBE = 10.0
 @lru_cache(maxsize=1)
 def prelude() -> str:
     """The text that stands before the kernels of every translation unit."""
-    return (Path(__file__).parent.parent / "codegen" / "cpp" / "prelude.h").read_text(
-        encoding="utf-8"
-    )
+    return _header("prelude.h")
+
+
+@lru_cache(maxsize=1)
+def strips() -> str:
+    """The text that follows the prelude where a kernel has loops in strips."""
+    return _header("strips.h")
+
+
+def _header(name: str) -> str:
+    return (Path(__file__).parent.parent / "codegen" / "cpp" / name).read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=1)
 def _prelude_hash() -> bytes:
-    return hashlib.sha256(prelude().encode()).digest()
+    return hashlib.sha256(prelude().encode() + strips().encode()).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +86,14 @@ class KernelSource:
 
 
 def _unit_text(kernels: Sequence[tuple[str, KernelSource]]) -> str:
-    # A unit that doesn't need the lanes of erf compiles faster without them.
-    erf = any("ci_erf(" in kernel.text for _, kernel in kernels)
-    parts = ["#define CI_VECTOR_ERF" if erf else "", prelude()]
+    # A unit that doesn't need the lanes of erf, or strips, compiles faster without them.
+    texts = [kernel.text for _, kernel in kernels]
+    parts = ["#define CI_VECTOR_ERF"] if any("ci_erf(" in text for text in texts) else []
+    if any("ci_erf_strip<" in text for text in texts):
+        parts.append("#define CI_STRIP_ERF")
+    parts.append(prelude())
+    if any(_IN_STRIPS.search(text) for text in texts):
+        parts.append(strips())
     parts.extend(
         f"#define KERNEL k_{name}\n#define KERNEL_BODY b_{name}\n{kernel.text}\n#undef KERNEL\n#undef KERNEL_BODY"
         for name, kernel in kernels

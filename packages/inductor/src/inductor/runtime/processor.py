@@ -1,7 +1,7 @@
 """What the code generator wants to know of this machine's processor.
 
-Comes in: `/proc/cpuinfo`. Goes out: the instruction sets, as part of a kernel's identity, and which of torch's
-libraries for matrix products is the faster one. Invariant: fixed while the process lives.
+Comes in: `/proc/cpuinfo`. Goes out: the instruction sets, as part of a kernel's identity, the width of vectors,
+and which of torch's libraries for matrix products is the faster one. Invariant: fixed while the process lives.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["instruction_sets", "onednn_is_faster"]
+__all__ = ["has_wide_vectors", "instruction_sets", "onednn_is_faster"]
 
 _MAKER = "vendor_id"
 _KINDS = ("flags", "Features", "model name", "CPU part")
@@ -31,6 +31,12 @@ def instruction_sets() -> str:
     """The processor's instruction sets: `-march=native` binaries are only good where these are the same."""
     found = sorted(line for line in _described() if line.startswith(_KINDS))
     return platform.machine() + ("".join(found) or platform.processor())
+
+
+@lru_cache(maxsize=1)
+def has_wide_vectors() -> bool:
+    """Whether vectors have 512 bits (AVX-512)."""
+    return any("avx512f" in line for line in _described() if line.startswith("flags"))
 
 
 def onednn_is_faster() -> bool:

@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
     from inductor.ir import Size
 
-__all__ = ["EntryPrinter"]
+__all__ = ["STRIP", "EntryPrinter"]
 
+STRIP = 64
+"""Neighbours that loops in strips compute together at most: a vector of bytes on the widest machine."""
 _STACK_BYTES = 1 << 17
 _CHUNK_POINTS = 64
 
@@ -85,7 +87,7 @@ class EntryPrinter(StatementPrinter):
         if self.accumulates:
             rows = "rows"
             lines.extend(self._rows_allocation())
-        align = 16 if self.split_last or self._lone_vector() else 1
+        align = STRIP if self.split_last or self._lone_vector() else 1
         share = f"total, threads, {rows}, {len(self.accumulates)}, {align}"
         lines.append(f"  const int bad = ci_run(KERNEL_BODY, p, s, {share});")
         if self.accumulates:

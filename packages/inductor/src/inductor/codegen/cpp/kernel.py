@@ -3,7 +3,7 @@
 Comes in: an `inductor.ir.Kernel`, in which every decision is made. Goes out: `CppKernel`, text in terms of `prelude.h`
 whose names are positions, so that equal computations have equal texts. The function takes the buffers' addresses, the
 sizes, scalars and literals as 64-bit words, and a number of threads; it returns 0, or the number of the bounds check
-that failed plus one. Invariant: the text depends on nothing but the kernel.
+that failed plus one. Invariant: the text depends on nothing but the kernel and the width of vectors.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from inductor.codegen.cpp.sweeps import SweepPrinter
 from primtorch.symbolic import substitute
 
 if TYPE_CHECKING:
-    from inductor.ir import Kernel
+    from inductor.ir import Kernel, Size
     from primtorch.symbolic import Symbol
 
 __all__ = ["CppKernel", "kernel_source"]
@@ -40,9 +40,9 @@ class CppKernel:
     checks: tuple[int, ...]
 
 
-def kernel_source(kernel: Kernel) -> CppKernel:
-    """The C++ text of `kernel`."""
-    return _KernelPrinter(kernel).print()
+def kernel_source(kernel: Kernel, *, wide: bool = True) -> CppKernel:
+    """The C++ text of `kernel`; `wide`: for a processor with vectors of 512 bits."""
+    return _KernelPrinter(kernel, wide=wide).print()
 
 
 class _KernelPrinter(SweepPrinter):
@@ -95,13 +95,19 @@ class _KernelPrinter(SweepPrinter):
             start, stop = "0", self.index(body.ranges[-1])
             if own:
                 start, stop = "begin", "end"
-            self._last_loop(positions, last, start, stop)
+            self._last_loop(positions, last, start, stop, body.ranges[-1])
 
-    def _last_loop(self, positions: list[int], last: Symbol, start: str, stop: str) -> None:
+    def _last_loop(
+        self, positions: list[int], last: Symbol, start: str, stop: str, extent: Size | None
+    ) -> None:
         """The innermost loop of a pointwise body, with what it does not move before it."""
         before, within = self.split(positions, last)
         for position in before:
             self.emit(position)
+        rest = self.strips(within, last, start, stop, extent)
+        if rest is None:
+            return
+        start = rest
         if self.kernel.decisions.vector is not None and self.may_vectorise(within, last):
             self.line("#pragma omp simd" + self._bad_clause(within))
         name = self.names[last]
@@ -151,6 +157,8 @@ class _KernelPrinter(SweepPrinter):
         self.line(
             f"const i64 {b}s = {a}t * {size}, {b}n = ci_minimum<i64>({size}, {extents[along]} - {b}s);"
         )
+        whole = isinstance(body.ranges[along], int) and body.ranges[along] % size == 0
+        tiled = size if whole else None
         with self.block_of(f"for (i64 {a}s = 0; {a}s < {extents[across]}; {a}s += {size})"):
             self.line(f"const i64 {a}n = ci_minimum<i64>({size}, {extents[across]} - {a}s);")
             self.names.update({self.outer[across]: f"{a}s", self.outer[along]: f"{b}s"})
@@ -169,4 +177,6 @@ class _KernelPrinter(SweepPrinter):
             self.names.update({self.outer[across]: a, self.outer[along]: b})
             self.index.forget()
             with self.block_of(f"for (i64 {a} = {a}s; {a} < {a}s + {a}n; {a}++)"):
-                self._last_loop(list(self.operations), self.outer[along], f"{b}s", f"{b}s + {b}n")
+                self._last_loop(
+                    list(self.operations), self.outer[along], f"{b}s", f"{b}s + {b}n", tiled
+                )

@@ -60,6 +60,11 @@ CI u16 ci_to_bf16(f32 x) {
 CI f32 ci_round_f16(f32 x) { return ci_from_f16(ci_to_f16(x)); }
 CI u16 ci_cut_f16(f32 x) { return ci_to_f16(x); }
 
+#if defined(__AVX512F__) && !defined(__clang__)
+typedef f32 ci_f32x16 __attribute__((vector_size(64)));
+typedef u32 ci_u32x16 __attribute__((vector_size(64)));
+#endif
+
 // ---- exponential and logarithm, float ---------------------------------------------------------------------------------
 // exp: x = n ln2 + r, |r| <= ln2/2; 2^n is applied in two halves so that subnormal results round once.
 CI f32 ci_exp_series(f32 r) { // exp(r) - 1 on [-ln2/2, ln2/2], exact towards zero
@@ -218,15 +223,13 @@ CI f32 ci_erf_series(f32 x) {
   f32 scale = ci_f32_of((ci_bits(k) << 23) + 0x3f800000u);
   return __builtin_copysignf(ci_fma(-scale, ci_exp_series(r), 1.0f - scale), x);
 }
-#if defined(CI_VECTOR_ERF) && defined(__AVX512F__) && !defined(__clang__)
+#if (defined(CI_VECTOR_ERF) || defined(CI_STRIP_ERF)) && defined(__AVX512F__) && !defined(__clang__)
 // Sixteen pieces of degree five about the multiples of 1/4, in units of 1/4, whose coefficients one permutation each
-// picks out of a register: half the work of the series. The compiler's vectoriser can't write a permutation; it calls
-// these functions for a loop over `ci_erf_lanes` by the names that the vector calling convention gives them, each of which
-// it may choose: short loops take four lanes.
-typedef f32 ci_f32x16 __attribute__((vector_size(64)));
+// picks out of a register: half the work of the series. The compiler's vectoriser can't write a permutation; in loops
+// that don't go in strips it calls these functions for a loop over `ci_erf_lanes` by the names that the vector calling
+// convention gives them, each of which it may choose: short loops take four lanes.
 typedef f32 ci_f32x8 __attribute__((vector_size(32)));
 typedef f32 ci_f32x4 __attribute__((vector_size(16)));
-typedef u32 ci_u32x16 __attribute__((vector_size(64)));
 static const f32 ci_erf_table[6][16] __attribute__((aligned(64))) = {
   {
     0.0f, 0.2763264f, 0.5204999f, 0.71115565f, 0.8427008f, 0.92290014f, 0.96610516f, 0.9866717f, 0.9953223f,
@@ -271,6 +274,7 @@ CI ci_f32x16 ci_erf_pieces(ci_f32x16 x) {
   p = p * r + (r * -1.4658846e-08f + c[0]); // what rounding 2/sqrt(pi) left over
   return (ci_f32x16)((ci_u32x16)p | ((ci_u32x16)x ^ magnitude));
 }
+#ifdef CI_VECTOR_ERF
 #define CI_LANES extern "C" __attribute__((visibility("hidden"), used, noinline))
 extern "C" __attribute__((visibility("hidden"), simd("notinbranch"), const, nothrow)) f32 ci_erf_lanes(f32 x);
 CI_LANES ci_f32x16 ci_erf_16(ci_f32x16 x) __asm__("_ZGVeN16v_ci_erf_lanes");
@@ -297,6 +301,7 @@ ci_f32x4 ci_erf_4(ci_f32x4 x) {
 f32 ci_erf_1(f32 x) { return ci_erf_pieces((ci_f32x16){x})[0]; }
 #undef CI_LANES
 CI f32 ci_erf(f32 x) { return ci_erf_lanes(x); }
+#endif
 #else
 CI f32 ci_erf(f32 x) { return ci_erf_series(x); }
 #endif
@@ -509,6 +514,18 @@ CI i64 ci_philox_bits_i64(u64 seed, u64 offset, u64 element) {
   u32 w[4];
   ci_philox(seed, (u32)element, (u32)(element >> 32), (u32)offset, (u32)(offset >> 32), w);
   return (i64)((u64)w[0] | ((u64)w[1] << 32));
+}
+
+// ---- sums -------------------------------------------------------------------------------------------------------------
+// The sum of N = 8, 16, ..., 64 partial sums, by halves.
+template <class T, int N> CI T ci_total(const T *parts) {
+  typedef T V __attribute__((vector_size(8 * sizeof(T))));
+  V v[N / 8];
+  __builtin_memcpy(v, parts, sizeof v);
+  for (int width = N / 16; width; width /= 2)
+    for (int k = 0; k < width; k++) v[k] += v[k + width];
+  const V a = v[0];
+  return ((a[0] + a[4]) + (a[2] + a[6])) + ((a[1] + a[5]) + (a[3] + a[7]));
 }
 
 // ---- tiles ------------------------------------------------------------------------------------------------------------

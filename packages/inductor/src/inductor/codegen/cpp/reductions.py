@@ -309,6 +309,9 @@ class Accumulator:
                 "}",
             ]
         row = f"{name}_w" if flushed else name
+        plain = self.dtype is not torch.bool and not self.dtype.is_complex
+        if self.kind == "sum" and plain and lanes >= 8:
+            return [f"const {kind} {name}_r = ci_total<{kind}, {lanes}>({row});"]
         lines = []
         width = lanes // 2
         while width:

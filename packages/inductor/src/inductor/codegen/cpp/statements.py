@@ -40,8 +40,9 @@ def _name(dtype: torch.dtype) -> str:
 class StatementPrinter:
     """State and vocabulary of one kernel's text."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, *, wide: bool) -> None:
         self.kernel = kernel
+        self.wide = wide
         body = kernel.body
         self.ops = ArithmeticOps()
         self.lines: list[str] = []
@@ -372,21 +373,24 @@ class StatementPrinter:
         return f"ci_to_{kind}({text})" if half else text
 
     def _narrowed(self, position: int, reader: int, storage: torch.dtype) -> str:
-        """A value as the bits of a half type, for the store at `reader`.
+        """A value as the bits of a half type, for the store at `reader`."""
+        verb, source = self._narrowing(position, reader, storage)
+        return f"ci_{verb}_{storage_type(storage)}({self.values[source].text})"
+
+    def _narrowing(self, position: int, reader: int, storage: torch.dtype) -> tuple[str, int]:
+        """How a value becomes the bits of a half type at `reader`, and which value: "to" rounds, "cut" doesn't.
 
         One that was loaded as such is only cut. One that was rounded to it before is rounded from the unrounded value:
         where nobody else reads the rounded one, the compiler drops it, and rounding straight to 16 bits is shorter.
         """
-        operation, kind = self.operations[position], storage_type(storage)
-        verb, value = "to", self.values[position].text
+        operation = self.operations[position]
         if storage in {torch.bfloat16, torch.float16} and not operation.masked:
             if operation.name == "load" and self.storage[operation.buffer or ""] is storage:
-                verb = "cut"
-            elif operation.name == "round_to" and str(operation.attribute) == _name(storage):
+                return "cut", position
+            if operation.name == "round_to" and str(operation.attribute) == _name(storage):
                 alone = self._reads[position] == 1 and self._stage[position] == self._stage[reader]
-                verb = "to" if alone else "cut"
-                value = self.values[operation.operands[0]].text if alone else value
-        return f"ci_{verb}_{kind}({value})"
+                return ("to", operation.operands[0]) if alone else ("cut", position)
+        return "to", position
 
     def _indirect(self, position: int, operation: Operation, values: list[Value]) -> None:
         indirect = operation.attribute

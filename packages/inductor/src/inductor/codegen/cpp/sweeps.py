@@ -1,6 +1,6 @@
 """Bodies with reductions: one outer point at a time, or a block of neighbouring points together.
 
-Comes in: an `EntryPrinter`. Goes out: the loops of a kernel that has reduction ranges. One outer point: the
+Comes in: a `StripPrinter`. Goes out: the loops of a kernel that has reduction ranges. One outer point: the
 sweep is the vector loop, its accumulators are the compiler's own vector reductions, or rows of lanes where
 those don't vectorise. A block of points: the sweep runs outside, its accumulators are rows with one entry for
 each point. Invariant: a float sum never becomes one long chain of additions.
@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from inductor.analysis.cost import operation_weight
-from inductor.codegen.cpp.entry import EntryPrinter
+from inductor.codegen.cpp.entry import STRIP
 from inductor.codegen.cpp.reductions import Accumulator, accumulator_for
+from inductor.codegen.cpp.strips import StripPrinter
 from inductor.codegen.cpp.types import C_TYPES, Value
 from inductor.ir.operations import Indirect
 
@@ -36,7 +37,7 @@ _LIGHT = 6
 _DIVISIBLE = frozenset({"sum", "prod", "max", "min", "any", "all"})
 
 
-class SweepPrinter(EntryPrinter):
+class SweepPrinter(StripPrinter):
     """Adds the loops of reductions and scans."""
 
     def _rows(self) -> None:
@@ -161,7 +162,7 @@ class SweepPrinter(EntryPrinter):
                 self.line(f"rows[t * {count} + {k}] = (char *)&cells[t * {count} + {k}];")
                 self.line(f"*({kind} *)rows[t * {count} + {k}] = {accumulator.identity};")
         self.line(
-            f"const int failed = ci_run(KERNEL_BODY, p, s, total, threads, rows, {count}, 16);"
+            f"const int failed = ci_run(KERNEL_BODY, p, s, total, threads, rows, {count}, {STRIP});"
         )
         with self.block_of(""):
             self._prologue()
@@ -299,8 +300,10 @@ class SweepPrinter(EntryPrinter):
                 for declaration in partial[position].declare_chunk(size, wide=self._of_batches):
                     self.line(declaration)
         active = {p: partial.get(p, a) for p, a in reductions.items()}
-        base, length = ("c", "m") if chunked else (start, f"({text} - {start})")
-        self._sweep_points(positions, active, base, length, clauses if simd else None)
+        points: Size | None = extent
+        if chunked:
+            start, text, points = "c", "c + m", size if whole else None
+        self._sweep_points(positions, active, start, text, clauses if simd else None, points)
         if chunked:
             for position, accumulator in reductions.items():
                 for statement in accumulator.merge(partial[position]):
@@ -313,14 +316,28 @@ class SweepPrinter(EntryPrinter):
         positions: list[int],
         active: dict[int, Accumulator],
         base: str,
-        length: str,
+        stop: str,
         clauses: list[str] | None,
+        points: Size | None = None,
     ) -> None:
-        """The points `base + 0 ... base + length - 1` of a sweep; without `clauses` one after the other."""
+        """The points from `base` to `stop` of a sweep; without `clauses` one after the other.
+
+        `points`: how many they are, of all threads together, where that is known.
+        """
+        length = "m" if base == "c" else f"({stop} - {base})"
         extent = self.kernel.body.reduction_ranges[-1]
         if clauses is not None and self._waits(positions, active, extent):
+            whole = isinstance(points, int) and points % _WIDE == 0
             self._wide_loop(positions, active, base, length)
+            if whole:
+                return
             base, length = f"{base} + q", f"{length} - q"
+        elif clauses is not None and not self._checked(positions):
+            rest = self.strips(positions, self.inner[-1], base, stop, points, active)
+            if rest is None:
+                return
+            if rest != base:
+                base, length = rest, f"({stop} - {rest})"
         if clauses is not None:
             told = [clause for a in active.values() for clause in a.clauses()]
             self.line(" ".join(["#pragma omp simd", *clauses, *told]))
@@ -351,6 +368,7 @@ class SweepPrinter(EntryPrinter):
         start, text = self._bounds(len(self.inner) - 1)
         whole = isinstance(extent, int) and extent <= 4 * _CHUNK and not self.split_sweep
         size = f"{extent}l" if whole else f"{_CHUNK}l"
+        points = extent if whole else None
         with self.block_of(f"for (i64 c = {start}; c < {text}; c += {size})"):
             self.line(f"const i64 m = {size if whole else f'ci_minimum<i64>({size}, {text} - c)'};")
             sums, spreads = {}, {}
@@ -360,12 +378,12 @@ class SweepPrinter(EntryPrinter):
                 spreads[position] = replace(a, kind="sum", name=f"{a.name}c_q", mean=f"{a.name}c_m")
                 self.line(f"{C_TYPES[total]} {a.name}c_s = 0; {a.c_type} {a.name}c_q = 0;")
             with self.block_of(""):
-                self._sweep_points(positions, sums, "c", "m", [])
+                self._sweep_points(positions, sums, "c", "c + m", [], points)
             for position, a in reductions.items():
                 kind = C_TYPES[sums[position].dtype]
                 self.line(f"const {a.c_type} {a.name}c_m = ({a.c_type})({a.name}c_s / ({kind})m);")
             with self.block_of(""):
-                self._sweep_points(positions, spreads, "c", "m", [])
+                self._sweep_points(positions, spreads, "c", "c + m", [], points)
             for a in reductions.values():
                 self.line(a.merge_chunk())
 
@@ -399,28 +417,6 @@ class SweepPrinter(EntryPrinter):
                 self.line(text)
             for text in active[position].absorb(accumulator.lane_result):
                 self.line(text)
-
-    def _inner_operation(
-        self, position: int, reductions: dict[int, Accumulator], lane: str
-    ) -> None:
-        """One operation of a sweep, at a reduction point."""
-        operation = self.operations[position]
-        if position in reductions:
-            accumulator = reductions[position]
-            operands = [self.values[operand].text for operand in operation.operands]
-            for text in accumulator.update(operands, self._linear_inner(), lane):
-                self.line(text)
-            if operation.name == "scan":
-                self._define(position, f"{accumulator.name}{lane}", operation.dtype)
-            return
-        if operation.name == "accumulate":
-            row = f"w{position}[{self._linear_inner()}]"
-            combined = self._accumulator(position).combine(
-                row, self.values[operation.operands[0]].text
-            )
-            self.line(f"{row} = {combined};")
-            return
-        self.emit(position)
 
     def _columns(self) -> None:
         body = self.kernel.body

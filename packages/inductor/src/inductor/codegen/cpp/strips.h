@@ -1,0 +1,82 @@
+// What loops in strips call between their steps: 32 or 64 neighbours at once, by instructions that the compiler's
+// vectoriser doesn't know, or in loops of its own where the machine lacks those. Comes after `prelude.h` in units that
+// need it. Invariant: each value is the one that `prelude.h`'s function of one number gives, NaN's payload aside.
+// `to` and `from` are arrays of the loop, which the compiler keeps in registers.
+#define CI_STRIP template <int N> CI void
+#if defined(__AVX512F__) && !defined(__clang__)
+CI ci_f32x16 ci_load_16(const f32 *from) {
+  ci_f32x16 x;
+  __builtin_memcpy(&x, from, sizeof x);
+  return x;
+}
+CI void ci_store_16(f32 *to, ci_f32x16 x) { __builtin_memcpy(to, &x, sizeof x); }
+#endif
+#if defined(__AVX512BF16__) && defined(__AVX512DQ__) && !defined(__clang__)
+static __attribute__((noinline, unused)) void ci_narrow_bf16_any(u16 *to, const f32 *from, int n) {
+  for (int k = 0; k < n; k++) to[k] = ci_to_bf16(from[k]);
+}
+// The instruction takes subnormal numbers for zero: strips that have some go the long way.
+CI_STRIP ci_narrow_bf16(u16 *to, const f32 *from) {
+  u32 subnormal = 0;
+  for (int k = 0; k < N; k += 16)
+    subnormal |= (u16)__builtin_ia32_fpclassps512_mask(ci_load_16(from + k), 0x20, (u16)-1);
+  if (__builtin_expect(subnormal == 0, 1)) {
+    for (int k = 0; k < N; k += 16) {
+      const auto half = __builtin_ia32_cvtneps2bf16_v16sf(ci_load_16(from + k));
+      __builtin_memcpy(to + k, &half, sizeof half);
+    }
+    return;
+  }
+  f32 kept[N];
+  for (int k = 0; k < N; k += 16) ci_store_16(kept + k, ci_load_16(from + k));
+  ci_narrow_bf16_any(to, kept, N);
+}
+#else
+CI_STRIP ci_narrow_bf16(u16 *to, const f32 *from) {
+#pragma omp simd
+  for (int k = 0; k < N; k++) to[k] = ci_to_bf16(from[k]);
+}
+#endif
+CI_STRIP ci_narrow_f16(u16 *to, const f32 *from) {
+#if defined(__AVX512F__) && !defined(__clang__)
+  typedef short ci_i16x16 __attribute__((vector_size(32)));
+  for (int k = 0; k < N; k += 16) {
+    const auto half = __builtin_ia32_vcvtps2ph512_mask(ci_load_16(from + k), 0, ci_i16x16{}, (u16)-1);
+    __builtin_memcpy(to + k, &half, sizeof half);
+  }
+#else
+#pragma omp simd
+  for (int k = 0; k < N; k++) to[k] = ci_to_f16(from[k]);
+#endif
+}
+
+CI_STRIP ci_exp_strip(f32 *to, const f32 *from) {
+#if defined(__AVX512F__) && !defined(__clang__)
+  for (int k = 0; k < N; k += 16) { // as `ci_exp`; one instruction scales by 2^n and rounds once
+    const ci_f32x16 x = ci_load_16(from + k), zero = {};
+    ci_f32x16 c = __builtin_ia32_maxps512_mask(zero - 104.0f, x, zero, (u16)-1, 4); // hands on NaN
+    c = __builtin_ia32_minps512_mask(zero + 89.0f, c, zero, (u16)-1, 4);
+    const ci_f32x16 n = (c * 0x1.715476p+0f + 0x1.8p23f) - 0x1.8p23f;
+    const ci_f32x16 r = n * -0x1.7f7d1cp-20f + (n * -0x1.62e400p-1f + c), s = r * r;
+    ci_f32x16 high = r * 0.0083678095f + 0.04166725f;
+    high = s * (s * (s * 0.001386349f + high) + (r * 0.16666532f + 0.5f)) + r + 1.0f;
+    ci_store_16(to + k, __builtin_ia32_scalefps512_mask(high, n, zero, (u16)-1, 4));
+  }
+#else
+#pragma omp simd
+  for (int k = 0; k < N; k++) to[k] = ci_exp(from[k]);
+#endif
+}
+
+#ifdef CI_STRIP_ERF
+#if defined(__AVX512F__) && !defined(__clang__)
+CI_STRIP ci_erf_strip(f32 *to, const f32 *from) {
+  for (int k = 0; k < N; k += 16) ci_store_16(to + k, ci_erf_pieces(ci_load_16(from + k)));
+}
+#else
+CI_STRIP ci_erf_strip(f32 *to, const f32 *from) {
+#pragma omp simd
+  for (int k = 0; k < N; k++) to[k] = ci_erf_series(from[k]);
+}
+#endif
+#endif
