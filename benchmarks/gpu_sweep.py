@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from inductor.runtime.triton_build import TritonBinary
 
 ROUNDS = 5
+DEVICE = "cuda"
 OPTIONS = InductorOptions(strict=True, executor="triton_interpreter", gpu_target="sm_90")
 
 
@@ -212,7 +213,7 @@ class Runner:
         self.storages = dict(storages)
         self._launches: list[tuple[DeviceFunction, int, list[ctypes.c_void_p]]] = []
         memory = Memory(found.program.graph.buffers, {}, {})
-        counters = torch.zeros(64, dtype=torch.int32, device="cuda")  # of variants that count
+        counters = torch.zeros(64, dtype=torch.int32, device=DEVICE)  # of variants that count
         self.storages[""] = counters
         for step in found.program.schedule.steps:
             if not isinstance(step, Kernel) or step.name not in found.sources:
@@ -224,7 +225,7 @@ class Runner:
                 if name not in self.storages:
                     buffer = found.program.graph.buffers[name]
                     length = memory._length(buffer)
-                    self.storages[name] = torch.zeros(length, dtype=buffer.dtype, device="cuda")
+                    self.storages[name] = torch.zeros(length, dtype=buffer.dtype, device=DEVICE)
                 values.append(ctypes.c_void_p(self.storages[name].data_ptr()))
             for extra in source.signature[len(values) :]:
                 place = (
@@ -243,7 +244,7 @@ class Runner:
 
 def inputs_of(program: Program, row: Row) -> dict[str, Tensor]:
     """Contents of what a program is given: by its caller, and by operators between its kernels."""
-    random = torch.Generator("cuda").manual_seed(0)
+    random = torch.Generator(DEVICE).manual_seed(0)
     written: set[str] = set()
     read: set[str] = set()
     for step in program.schedule.steps:
@@ -257,14 +258,14 @@ def inputs_of(program: Program, row: Row) -> dict[str, Tensor]:
         buffer = program.graph.buffers[name]
         length = memory._length(buffer)
         if buffer.dtype.is_floating_point:
-            made = torch.randn(length, generator=random, device="cuda").to(buffer.dtype)
+            made = torch.randn(length, generator=random, device=DEVICE).to(buffer.dtype)
             # statistics of rows, running variances
             storages[name] = made.abs_() + 0.5 if buffer.dtype is torch.float32 else made
         elif length == 1:
-            storages[name] = torch.full((1,), 1234567, dtype=buffer.dtype, device="cuda")
+            storages[name] = torch.full((1,), 1234567, dtype=buffer.dtype, device=DEVICE)
         else:
             storages[name] = torch.randint(
-                0, classes, (length,), generator=random, device="cuda", dtype=buffer.dtype
+                0, classes, (length,), generator=random, device=DEVICE, dtype=buffer.dtype
             )
     return storages
 
@@ -280,11 +281,11 @@ def reference(program: Program, storages: dict[str, Tensor]) -> dict[str, Tensor
             if argument.buffer not in known:
                 buffer = program.graph.buffers[argument.buffer]
                 length = memory._length(buffer)
-                known[argument.buffer] = torch.zeros(length, dtype=buffer.dtype, device="cuda")
+                known[argument.buffer] = torch.zeros(length, dtype=buffer.dtype, device=DEVICE)
         used = {argument.buffer: known[argument.buffer] for argument in step.arguments}
         lengths = {local.name: memory.size(local.length) for local in step.locals}
         for local in step.locals:
-            used[local.name] = torch.empty(0, dtype=local.dtype, device="cuda")
+            used[local.name] = torch.empty(0, dtype=local.dtype, device=DEVICE)
         with torch.no_grad():
             run_body(step.body, used, {}, {}, lengths)
     return {name: known[name] for name in results_of(program)}

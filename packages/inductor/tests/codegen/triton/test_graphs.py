@@ -242,6 +242,30 @@ def test_erf_of_half_types_is_as_near_as_their_rounding():
     assert torch.equal(made.signbit()[:-1], x.signbit()[:-1])
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_gelu_of_half_types_keeps_its_negative_side(dtype):
+    x = torch.cat([torch.linspace(-9, 9, 4001), torch.tensor([0.0, -0.0, 1e-7, -1e-7])])
+    x = torch.cat([x, torch.tensor([float("inf"), float("nan")])]).to(dtype)
+
+    def gelu(call, x):
+        wide = call(aten._to_copy.default, x, dtype=torch.float32)
+        erf = call(aten.erf.default, call(aten.mul.Tensor, wide, 0.5**0.5))
+        sum_ = call(aten.add.Tensor, erf, 1)
+        half = call(aten.mul.Tensor, wide, 0.5)
+        made = call(aten.mul.Tensor, half, sum_)
+        return [call(aten._to_copy.default, made, dtype=dtype)]
+
+    (kernel,) = plan(trace(gelu, x), OPTIONS).schedule.steps
+    assert "prelude.narrow_erf_plus_one(" in triton_source(kernel, H200).text
+    (made,) = compile_fx(trace(gelu, x), options=OPTIONS)([x])
+    exact = x.double() * 0.5 * torch.special.erfc(-x.double() * 0.5**0.5)
+    step = torch.finfo(dtype).eps  # the interpreter cuts bfloat16 off
+    torch.testing.assert_close(
+        made[:-1].double(), exact[:-1], rtol=step + 1e-4, atol=1e-6, equal_nan=True
+    )
+    assert made[-1].isnan()
+
+
 def test_rows_that_lie_across_memory_are_taken_several_at_once():
     grad = torch.randn(4, 40, 600)
     x = torch.randn(4, 600, 40)

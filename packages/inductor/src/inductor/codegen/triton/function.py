@@ -9,16 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
+
 from inductor.analysis.online import online_pairs
 from inductor.codegen.triton.expressions import expression_text
 from inductor.ir.index import inner_symbols, outer_symbols
 from inductor.ir.operations import HALF_DTYPES
+from inductor.ir.recorder import constant_value
 from primtorch.symbolic import Symbol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import torch
 
     from inductor.codegen.triton.operations import TritonOps
     from inductor.ir import Kernel, Size
@@ -132,6 +133,19 @@ class Function:
             and self._level == "inner"
             and operation.operands[1] not in self._inner_positions
         )
+
+    def erf_plus_one(self) -> str | None:
+        """Source of the sum being written, if it is one more than an error function that half types are made of."""
+        operation = self._operations[self._position]
+        operands = [self._operations[operand] for operand in operation.operands]
+        names = {operand.name for operand in operands}
+        if names != {"erf", "constant"} or operation.dtype is not torch.float32 or not self.narrow:
+            return None
+        erf, one = sorted(operands, key=lambda operand: operand.name, reverse=True)
+        argument = self._values.get(erf.operands[0])
+        if argument is None or constant_value(str(one.attribute)) != 1:
+            return None
+        return f"prelude.narrow_erf_plus_one({argument})"
 
     # ---- lines
     def _emit(self, line: str) -> None:

@@ -89,6 +89,7 @@ class Tile(Protocol):
     def scan(self, value: str, kind: ScanKind, dtype: torch.dtype) -> str: ...
     def words(self, seed: str, offset: str) -> str | None: ...
     def words_below(self) -> str | None: ...
+    def erf_plus_one(self) -> str | None: ...
 
 
 def constant_text(value: Constant) -> str:
@@ -310,7 +311,9 @@ class TritonOps:
         return f"{text}.to({triton_type(dtype)})" if small else text
 
     def add(self, x: str, y: str, dtype: torch.dtype) -> str:
-        return f"({x} | {y})" if dtype is torch.bool else self._arithmetic(x, "+", y, dtype)
+        if dtype is torch.bool:
+            return f"({x} | {y})"
+        return self._tile.erf_plus_one() or self._arithmetic(x, "+", y, dtype)
 
     def sub(self, x: str, y: str, dtype: torch.dtype) -> str:
         return f"({x} ^ {y})" if dtype is torch.bool else self._arithmetic(x, "-", y, dtype)

@@ -116,13 +116,10 @@ def tan(x):
 
 
 @triton.jit
-def narrow_erf(x):
-    # For results of half types: 1 - 2**P(|x|), P fitted to the logarithm of the complement by reweighted least squares
-    # of the absolute error (9e-8 in float32; P falls without bound, so that nothing has to be clamped). Two thirds of
-    # the instructions of a rational function. What 1 - 2**P has lost below 0.02 a straight line has (1.4e-4).
-    if x.dtype == tl.float64:
-        return tl.erf(x)
-    size = tl.abs(x)
+def _narrow_erf_rest(size):
+    # 1 - erf(size) as 2**P(size), P fitted to its logarithm by reweighted least squares of the absolute error (9e-8 in
+    # float32; P falls without bound, so that nothing has to be clamped). Two thirds of the instructions of a rational
+    # function.
     p = -4.536046981229447e-05
     p = 0.00044552047620527446 + size * p
     p = -0.0014894758351147175 + size * p
@@ -131,9 +128,27 @@ def narrow_erf(x):
     p = -0.1484816074371338 + size * p
     p = -0.9184163808822632 + size * p
     p = -1.6279085874557495 + size * p
-    bits = (1.0 - tl.exp2(size * p)).to(tl.int32, bitcast=True)
+    return tl.exp2(size * p)
+
+
+@triton.jit
+def narrow_erf(x):
+    # For results of half types. What 1 - 2**P has lost below 0.02 a straight line has (1.4e-4).
+    if x.dtype == tl.float64:
+        return tl.erf(x)
+    size = tl.abs(x)
+    bits = (1.0 - _narrow_erf_rest(size)).to(tl.int32, bitcast=True)
     sign = x.to(tl.int32, bitcast=True) & -2147483648
     return tl.where(size < 0.02, x * 1.1283791670955126, (bits | sign).to(tl.float32, bitcast=True))
+
+
+@triton.jit
+def narrow_erf_plus_one(x):
+    # erf(x) + 1 for results of half types, as a GELU needs it: below zero it is 2**P itself, which loses nothing.
+    if x.dtype == tl.float64:
+        return tl.erf(x) + 1.0
+    rest = _narrow_erf_rest(tl.abs(x))
+    return tl.where(x < 0.0, rest, 2.0 - rest)
 
 
 @triton.jit
