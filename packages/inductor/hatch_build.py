@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 - a build script, not a package
 """Builds the optional C extension with setuptools' compiler, inside hatchling or in place for development.
 
-`python packages/inductor/hatch_build.py` leaves `_launch*.so` beside its source. Without a compiler, or with
+`python packages/inductor/hatch_build.py` leaves `_launch*.so` beside its sources. Without a compiler, or with
 INDUCTOR_NO_EXTENSION set, the wheel is pure Python: graphs then run through the slower Python launcher.
 """
 
@@ -18,16 +18,22 @@ except ImportError:  # in-place development build: hatchling isn't needed
     BuildHookInterface = object
 
 MODULE = "inductor.runtime._launch"
-SOURCE = "src/inductor/runtime/_launch.c"
+FOLDER = "src/inductor/runtime"
+SOURCES = ("_launch.c", "_tensors.c", "_calls.c", "_set_up.c")
+HEADER = "_launch.h"
 
 
 def build(root: Path) -> Path:
-    """Compile the extension beside its source and return the library's path."""
+    """Compile the extension beside its sources and return the library's path."""
     from setuptools import Distribution, Extension
     from setuptools.command.build_ext import build_ext
 
     extension = Extension(
-        MODULE, [SOURCE], extra_compile_args=["-O2", "-std=gnu11"], libraries=["dl"]
+        MODULE,
+        [f"{FOLDER}/{source}" for source in SOURCES],
+        depends=[f"{FOLDER}/{HEADER}"],
+        extra_compile_args=["-O2", "-std=gnu11"],
+        libraries=["dl"],
     )
     command = build_ext(Distribution({"name": "compile-api-inductor", "ext_modules": [extension]}))
     command.build_lib = str(root / "src")
@@ -66,7 +72,7 @@ class LauncherBuildHook(BuildHookInterface):
     def clean(self, versions: list[str]) -> None:
         """Remove what `initialize` made."""
         del versions
-        for path in (Path(self.root) / "src/inductor/runtime").glob("_launch*.so"):
+        for path in (Path(self.root) / FOLDER).glob("_launch*.so"):
             path.unlink()
 
 

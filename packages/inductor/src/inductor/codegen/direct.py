@@ -1,6 +1,6 @@
 """Which operator calls go straight to torch's C ABI.
 
-Comes in: an `OperatorCall`. Goes out: its tensors and numbers in the order `_launch.c` reads them, or None when
+Comes in: an `OperatorCall`. Goes out: its tensors and numbers in the order `_calls.c` reads them, or None when
 the call goes through Python. Invariant: a direct call computes what the operator does; when it reports failure
 nothing was written that matters, and the same operator is called through Python.
 """

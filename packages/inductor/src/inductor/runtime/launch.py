@@ -34,7 +34,7 @@ _LOG = logging.getLogger("inductor")
 
 
 class Opcode(IntEnum):
-    """Instructions of `_launch.c`, in its order."""
+    """Instructions of `_launch.h`, in its order."""
 
     SIZE_INPUT = 0
     FLOAT_INPUT = 1
@@ -92,7 +92,7 @@ DIRECT_CALLS = {
     "linear": 7,
     "lstm": 8,
 }
-"""Vendor functions that `_launch.c` calls through the C ABI."""
+"""Vendor functions that `_calls.c` calls through the C ABI."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,189 @@
+/* Operators that a running program calls: through the C ABI where it has them, else through Python.
+ *
+ * Words: words to the next instruction, operator object, kind, words of the direct description,
+ *        direct: tensors, (view or -1).., numbers, registers.., OUTPUTS (only when kind is not DIRECT_NONE),
+ *        Python: positional, values.., keywords, (name object, value).., OUTPUTS
+ * OUTPUTS: count, (slot or -1, dtype, rank, sizes.., strides..)..
+ * Invariant: what fails through the C ABI is repeated through Python, so that the user sees eager's exception. */
+#include "_launch.h"
+
+static int adopt(Frame *f, const int64_t *o, Handle h) {
+  if (o[0] < 0) {
+    api.delete_handle(h);
+    return 1;
+  }
+  Slot *s = &f->slots[o[0]];
+  int workspace = DTYPE(o[1]) == byte_dtype && o[2] == 1 && !f->r[o[3]]; /* promised as none, as large as it is */
+  int fits = workspace || layout_fits(f, h, o[2], o + 3);
+  if (!fits || s->data || s->handle) { /* placed elsewhere or differently laid out: copy, which needs Python */
+    hold(f);
+    PyObject *wrapped = api.wrap(h), *made = wrapped ? conformed(f, wrapped, o[2], o + 3) : NULL;
+    int ok = made && !fill_from_object(f, s, made);
+    Py_XDECREF(wrapped);
+    Py_XDECREF(made);
+    api.delete_handle(h);
+    if (!ok) PyErr_Clear();
+    return ok;
+  }
+  s->handle = h;
+  s->owned = 1;
+  return !api.get_data_ptr(h, (void **)&s->data);
+}
+
+enum { LSTM_MODE = 2 }; /* the library's number */
+
+/* One direction of one layer. Numbers: width of the state, reverse, keep what the backward needs: where gradients are on. */
+static int run_lstm(Frame *f, Handle *t, const int64_t *n, const int64_t *o) {
+  Handle made[4] = {0};
+  int keep = f->r[n[2]] != 0, ok;
+  bool before = api.grad_enabled();
+  api.set_grad_enabled(keep);
+  ok = !api.recurrent(t[0], t[1], t[2], t[3], t[4], t[5], t[6], f->r[n[1]] != 0, NULL, 0, LSTM_MODE, f->r[n[0]], 1, 1, 0, 0,
+                      keep, &made[0], &made[1], &made[2], &made[3]);
+  api.set_grad_enabled(before);
+  if (!ok) return 0;
+  for (int k = 0; k < 4; k++) {
+    if (k == 3 && !keep && o[0] >= 0) { /* there is none: only Python can tell its reader */
+      api.delete_handle(made[k]);
+      ok = 0;
+    } else {
+      ok &= adopt(f, o, made[k]);
+    }
+    o += 3 + 2 * o[2];
+  }
+  return ok;
+}
+
+/* Returns 1 when the vendor function did the work, 0 when Python must. */
+static int direct(Frame *f, int64_t kind, const int64_t *w) {
+  int64_t count = *w++;
+  Handle t[8] = {0};
+  int fresh[8] = {0}, ok = 1, out_fresh = 0;
+  Handle out = NULL;
+  const int64_t *at = w;
+  if (count > 8) return 0;
+  for (int64_t k = 0; k < count; k++) {
+    if (at[0] >= 0) {
+      t[k] = view_handle(f, at, &fresh[k]);
+      if (!t[k]) ok = 0;
+    }
+    at += at[0] < 0 ? 1 : VIEW_WORDS(at);
+  }
+  int64_t numbers = *at++;
+  const int64_t *n = at;
+  at += numbers;
+  const int64_t *o = at + 1; /* first output; at[0] outputs */
+  int on_gpu = DEVICE_TYPE(o[1]) != 0;
+  if (ok) switch (kind) {
+      case DIRECT_MM:
+        ok = !output_handle(f, o, &out, &out_fresh) && !(on_gpu ? gpu.mm_out : api.mm_out)(out, t[0], t[1]);
+        break;
+      case DIRECT_BMM:
+        ok = !output_handle(f, o, &out, &out_fresh) && !(on_gpu ? gpu.bmm_out : api.bmm_out)(out, t[0], t[1]);
+        break;
+      case DIRECT_ADDMM:
+        ok = !output_handle(f, o, &out, &out_fresh) &&
+             !(on_gpu ? gpu.addmm_out : api.addmm_out)(out, t[0], t[1], t[2], number(f, n[0]), number(f, n[1]));
+        break;
+      case DIRECT_BADDBMM:
+        ok = !output_handle(f, o, &out, &out_fresh) &&
+             !(on_gpu ? gpu.baddbmm_out : api.baddbmm_out)(out, t[0], t[1], t[2], number(f, n[0]), number(f, n[1]));
+        break;
+      case DIRECT_FLASH: { /* numbers: dropout, causal, has scale, scale */
+        Handle a = NULL, b = NULL;
+        double scale = number(f, n[3]);
+        ok = !api.flash(t[0], t[1], t[2], number(f, n[0]), (int32_t)f->r[n[1]], t[3] ? &t[3] : NULL,
+                        f->r[n[2]] ? &scale : NULL, &a, &b);
+        if (ok) ok = adopt(f, o, a) & adopt(f, o + 3 + 2 * o[2], b);
+        break;
+      }
+      case DIRECT_CONVOLUTION: { /* numbers: transposed, groups, dims, stride.., padding.., dilation.., output padding.. */
+        int64_t d = f->r[n[2]], v[4][8];
+        Handle a = NULL;
+        for (int64_t k = 0; k < 4 * d; k++) v[k / d][k % d] = f->r[n[3 + k]];
+        ok = !(on_gpu ? gpu.convolution : api.convolution)(t[0], t[1], t[2] ? &t[2] : NULL, v[0], d, v[1], d, v[2], d, (int32_t)f->r[n[0]], v[3], d,
+                              f->r[n[1]], &a) &&
+             adopt(f, o, a);
+        break;
+      }
+      case DIRECT_LINEAR: {
+        Handle a = NULL;
+        const char *none = "", **algorithm = &none;
+        ok = !api.linear(t[0], t[1], t[2] ? &t[2] : NULL, "none", NULL, 0, algorithm, &a) && adopt(f, o, a);
+        break;
+      }
+      case DIRECT_LSTM: ok = run_lstm(f, t, n, o); break;
+      default: ok = 0;
+    }
+  for (int64_t k = 0; k < count; k++)
+    if (fresh[k]) api.delete_handle(t[k]);
+  if (out_fresh) api.delete_handle(out);
+  return ok;
+}
+
+static int store_outputs(Frame *f, PyObject *result, const int64_t *o, int64_t count) {
+  int sequence = PyTuple_Check(result) || PyList_Check(result);
+  for (int64_t k = 0; k < count; k++) {
+    int64_t rank = o[2];
+    if (o[0] >= 0) {
+      PyObject *item = sequence && k < PySequence_Fast_GET_SIZE(result) ? PySequence_Fast_GET_ITEM(result, k) : result;
+      if (!PyObject_TypeCheck(item, tensor_type)) {
+        PyErr_SetString(PyExc_RuntimeError, "an operator returned something else than the tensors it promised");
+        return -1;
+      }
+      PyObject *made = conformed(f, item, rank, o + 3);
+      Slot *s = &f->slots[o[0]];
+      int ok = made != NULL;
+      if (ok && s->data) { /* it has a place: copy into it */
+        Handle h;
+        int fresh;
+        ok = !output_handle(f, o, &h, &fresh);
+        PyObject *target = ok ? api.wrap(h) : NULL;
+        PyObject *done = target ? PyObject_CallMethod(target, "copy_", "O", made) : NULL;
+        if (ok && fresh) api.delete_handle(h);
+        ok = done != NULL;
+        Py_XDECREF(target);
+        Py_XDECREF(done);
+      } else if (ok) {
+        ok = !fill_from_object(f, s, made);
+      }
+      Py_XDECREF(made);
+      if (!ok) return -1;
+    }
+    o += 3 + 2 * rank;
+  }
+  return 0;
+}
+
+int call(Frame *f, const int64_t *w) {
+  if (w[2] != DIRECT_NONE && direct(f, w[2], w + 4)) return 0;
+  const int64_t *p = w + 4 + w[3];
+  hold(f);
+  int64_t positional = *p++, done = 0, ok = 1;
+  PyObject *stack[64], *names = NULL, *result = NULL;
+  PyObject *operator= PyTuple_GET_ITEM(f->self->objects, w[1]);
+  for (; ok && done < positional; done++) {
+    stack[done] = build_value(f, &p);
+    if (!stack[done]) ok = 0, done--;
+  }
+  int64_t keywords = 0;
+  if (ok) {
+    keywords = *p++;
+    names = PyTuple_New(keywords);
+    for (int64_t k = 0; ok && k < keywords; k++) {
+      PyTuple_SET_ITEM(names, k, Py_NewRef(PyTuple_GET_ITEM(f->self->objects, *p++)));
+      stack[done] = build_value(f, &p);
+      if (!stack[done]) ok = 0;
+      else done++;
+    }
+  }
+  if (ok) result = PyObject_Vectorcall(operator, stack, (size_t)positional, keywords ? names : NULL);
+  for (int64_t k = 0; k < done; k++) Py_DECREF(stack[k]);
+  Py_XDECREF(names);
+  if (!result) return -1;
+  int64_t outputs = *p++;
+  int status = store_outputs(f, result, p, outputs);
+  Py_DECREF(result);
+  if (!status) let_go(f);
+  return status;
+}
