@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 
 from aot_autograd import AotOptions, aot_module_simplified
+from benchmarks import gpu_cold
 from benchmarks.gpu_micro import CardClock
 from benchmarks.gpu_micro_rows import WIDE, Row, Sizes, rows
 from benchmarks.gpu_sweep_variants import VARIANTS, Variant
@@ -358,8 +359,9 @@ def _head(*, dry: bool) -> dict[str, Any]:
 @click.option(
     "--only", default="", help="Rows whose name and size contain this; several by semicolon."
 )
+@click.option("--cold/--no-cold", default=True, help="Time MobileNetV3's first step afterwards.")
 @click.option("--dry", is_flag=True, help="Compile for sm_90, time nothing.")
-def main(out: Path, budget: float, only: str, dry: bool) -> None:
+def main(out: Path, budget: float, only: str, cold: bool, dry: bool) -> None:
     """Measure the variants and append them to a file of JSON lines."""
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, out.open("a", encoding="utf-8") as file:
@@ -382,6 +384,8 @@ def main(out: Path, budget: float, only: str, dry: bool) -> None:
         _run(waiting, clock, tell, started + budget)
         builder.close()
         tell({"seconds": time.perf_counter() - started})
+    if cold and not dry:
+        gpu_cold.run_all(out, started + budget - time.perf_counter())
 
 
 def _candidates(
