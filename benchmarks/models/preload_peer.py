@@ -26,8 +26,13 @@ with torch.no_grad():
     torch.compile(lambda x: x.sin() + 1)(torch.zeros(64))
 
 
-def _backward_survives_a_fork() -> bool:
-    """Whether a fork of a process in which autograd has run can run it: not where it has threads for devices."""
+def _compile_training() -> None:
+    """Compiles a backward and doesn't run it."""
+    torch.compile(lambda x: (x.sin() * x).sum())(torch.zeros(64, requires_grad=True))
+
+
+def _leaves_forks_whole() -> bool:
+    """Whether a process can be forked after it: not where the compile starts autograd's threads (torch 2.11)."""
 
     def ends_well(work: Callable[[], object]) -> bool:
         child = os.fork()
@@ -41,12 +46,12 @@ def _backward_survives_a_fork() -> bool:
     def backward() -> None:
         torch.zeros(1, requires_grad=True).sum().backward()
 
-    def twice() -> bool:
-        backward()
+    def compile_and_fork() -> bool:
+        _compile_training()
         return ends_well(backward)
 
-    return ends_well(twice)
+    return ends_well(compile_and_fork)
 
 
-if _backward_survives_a_fork():  # elsewhere a training row pays for a few more imports
-    torch.compile(lambda x: (x.sin() * x).sum())(torch.zeros(64, requires_grad=True))
+if _leaves_forks_whole():  # elsewhere a training row pays for a few more imports
+    _compile_training()
