@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import aot_autograd
+from aot_autograd import _native
 
 
 def run_graph(gm, example_inputs):
@@ -165,3 +166,13 @@ def tracked() -> type[Tracked]:
 @pytest.fixture
 def graph_runner() -> Callable[..., Any]:
     return run_graph
+
+
+@pytest.fixture(params=["C", "Python"])
+def form(request, monkeypatch):
+    """Both forms of what runs at each call of a graph with a backward."""
+    if request.param == "Python":
+        monkeypatch.setattr(_native, "node", None)
+    elif _native.node is None:
+        pytest.skip("the C form is not built")
+    return request.param

@@ -1,5 +1,6 @@
 """Graphs whose sizes vary from call to call: one trace, many shapes."""
 
+import pytest
 import torch
 import torch.nn.functional as F
 from torch import fx
@@ -200,3 +201,70 @@ def test_outputs_that_nobody_differentiates(graph_runner):
             for results in (call([size, x, w]), function(x, w))
         )
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.usefixtures("form")
+@pytest.mark.parametrize("size", [5, 9])
+def test_with_a_symbolic_size_a_contiguous_tangent_is_handed_on(graph_runner, size):
+    seen = []
+
+    def recording(graph, _inputs):
+        def run(args):
+            seen.append(list(args))
+            return graph.forward(*args)
+
+        run.boxed = True
+        return run
+
+    @outputs(1)
+    def function(x):
+        return (x.sin(),)
+
+    gm, sizes, environment = captured(function, [torch.randn(5, 3, requires_grad=True)], ["s"])
+    call = aot_autograd.aot_module_simplified(
+        gm,
+        [*sizes, torch.randn(5, 3, requires_grad=True)],
+        fw_compiler=graph_runner,
+        bw_compiler=recording,
+    )
+    environment.freeze()
+    x, tangent = torch.randn(size, 3, requires_grad=True), torch.randn(size, 3)
+    (result,) = call([size, x])
+    (gradient,) = torch.autograd.grad(result, x, tangent)
+    torch.testing.assert_close(gradient, tangent * x.detach().cos())
+    assert seen[0][-1].data_ptr() == tangent.data_ptr()
+
+
+@pytest.mark.usefixtures("form")
+def test_sizes_that_the_backward_reads(graph_runner):
+    @outputs(1)
+    def function(x):
+        return ((x * x).sum(0) / x.shape[0],)
+
+    gm, sizes, environment = captured(function, [leaf(5, 3)], ["s"])
+    call = aot_autograd.aot_module_simplified(
+        gm, [*sizes, leaf(5, 3)], fw_compiler=graph_runner, options={"verify": True}
+    )
+    environment.freeze()
+    for size in (5, 9, 9, 2):
+        x = leaf(size, 3)
+        (result,) = call([size, x])
+        result.sum().backward()
+        torch.testing.assert_close(x.grad, 2 * x.detach() / size)
+
+
+@pytest.mark.usefixtures("form")
+def test_a_second_backward_where_numbers_alone_are_saved(graph_runner):
+    @outputs(1)
+    def function(x):
+        return (x * x.shape[0],)
+
+    gm, sizes, environment = captured(function, [leaf(5, 3)], ["s"])
+    call = aot_autograd.aot_module_simplified(gm, [*sizes, leaf(5, 3)], fw_compiler=graph_runner)
+    environment.freeze()
+    for size in (5, 7):
+        x = leaf(size, 3)
+        (result,) = call([size, x])
+        for times in (1, 2):  # as in eager, whose product with a number saves no tensor
+            result.backward(torch.ones(size, 3))
+            assert torch.equal(x.grad, torch.full((size, 3), float(times * size)))

@@ -5,7 +5,8 @@ import torch
 import torch.nn.functional as F
 
 import aot_autograd
-from test_symbolic_sizes import captured, outputs
+
+pytestmark = pytest.mark.usefixtures("form")
 
 
 def recording(seen):
@@ -72,29 +73,6 @@ def test_a_conjugated_tangent_is_written_out(graph_runner):
     given = given_to_backward(lambda x: x * x, x, tangent, graph_runner)
     assert not given.is_conj()
     assert torch.equal(given, tangent)
-
-
-@pytest.mark.parametrize("size", [5, 9])
-def test_with_a_symbolic_size_a_contiguous_tangent_is_handed_on(graph_runner, size):
-    seen = []
-
-    @outputs(1)
-    def function(x):
-        return (x.sin(),)
-
-    gm, sizes, environment = captured(function, [torch.randn(5, 3, requires_grad=True)], ["s"])
-    call = aot_autograd.aot_module_simplified(
-        gm,
-        [*sizes, torch.randn(5, 3, requires_grad=True)],
-        fw_compiler=graph_runner,
-        bw_compiler=recording(seen),
-    )
-    environment.freeze()
-    x, tangent = torch.randn(size, 3, requires_grad=True), torch.randn(size, 3)
-    (result,) = call([size, x])
-    (gradient,) = torch.autograd.grad(result, x, tangent)
-    torch.testing.assert_close(gradient, tangent * x.detach().cos())
-    assert seen[0][-1].data_ptr() == tangent.data_ptr()
 
 
 def test_a_sparse_tangent_is_written_out(graph_runner):

@@ -11,7 +11,15 @@ def find(what):
 def test_it_looks_at_everything_and_is_readable(monkeypatch, tmp_path):
     monkeypatch.setenv("COMPILE_API_CACHE_DIR", str(tmp_path))
     text = compile_api.doctor()
-    for what in ("Python", "torch", "C++ compiler", "CUDA", "cache directory", "dynamo, C parts"):
+    for what in (
+        "Python",
+        "torch",
+        "C++ compiler",
+        "CUDA",
+        "cache directory",
+        "dynamo, C parts",
+        "aot_autograd, C parts",
+    ):
         assert what in text
 
 

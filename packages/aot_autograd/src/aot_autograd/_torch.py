@@ -217,9 +217,8 @@ def increment_version(tensor: torch.Tensor) -> None:
     torch._C._increment_version([tensor])
 
 
-def keeps_graph() -> bool:
-    """Inside a backward: whether the caller asked for `retain_graph`."""
-    return bool(torch._C._autograd._get_current_graph_task_keep_graph())
+keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
+"""Inside a backward: whether the caller asked for `retain_graph`."""
 
 
 def current_device() -> int | None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from aot_autograd import _native
 from aot_autograd._torch import (
     apply_without_transforms,
     call_backward_directly,
@@ -23,7 +24,6 @@ from aot_autograd._torch import (
     set_grad_enabled,
     transforms_active,
 )
-from aot_autograd.functional import contiguous_stride
 from aot_autograd.runtime import (
     Epilogue,
     checked_length,
@@ -32,15 +32,19 @@ from aot_autograd.runtime import (
     storage_bases,
     without_effects,
 )
-from aot_autograd.sizes import evaluated
-from aot_autograd.subclasses import is_wrapper
+from aot_autograd.tangents import (
+    present,
+    promised_layouts,
+    tangent_layout,
+    tangent_outputs,
+    with_zeros,
+)
 
 if TYPE_CHECKING:
     from aot_autograd.backwards import Backwards
     from aot_autograd.metadata import FunctionMetadata
     from aot_autograd.partition import Saved
     from aot_autograd.runtime import Boxed, Sizes
-    from primtorch.fake import TensorMeta
 
 Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
 
@@ -89,7 +93,7 @@ def training_callable(compiled: Compiled) -> Boxed:
     differentiable = picker(metadata.differentiable)
     grad_mode = torch.is_grad_enabled
 
-    def tracked(args: list[Any], sizes: Sizes | None) -> Any:
+    def tracked(args: list[Any], sizes: Sizes | None = None) -> Any:
         of_now = node.apply if transforms_active() else apply
         if grad_mode():
             return of_now(args, sizes, *differentiable(args))
@@ -98,6 +102,11 @@ def training_callable(compiled: Compiled) -> Boxed:
             return of_now(args, sizes, *differentiable(args))
         finally:
             set_grad_enabled(False)
+
+    if _native.node is not None:
+        tracked = _native.node.Call(
+            apply, tracked, grad_mode, transforms_active, tuple(metadata.differentiable)
+        )
 
     def call(args: list[Any]) -> Any:
         bases = storage_bases(metadata, args) if metadata.shared else []
@@ -112,13 +121,7 @@ def training_callable(compiled: Compiled) -> Boxed:
             return values
         return epilogue(kept, values, sizes)  # type: ignore[arg-type]
 
-    def plain_call(args: list[Any]) -> Any:
-        if transforms_active() or not grad_mode():
-            return tracked(args, None)
-        return apply(args, None, *differentiable(args))
-
-    plain = whole and epilogue is None and not metadata.symbols
-    made = plain_call if plain else call
+    made = tracked if whole and epilogue is None and not metadata.symbols else call
     made.boxed = True  # type: ignore[attr-defined]
     return made
 
@@ -137,11 +140,11 @@ def picker(positions: Sequence[int]) -> Pick:
 class Keeping:
     """What a node keeps: numbers by itself, tensors as autograd's saved tensors.
 
-    The three parts, taken one after another, are in the order of the backward's placeholders;
-    `split` puts them so, and for any other partition `in_order` does.
+    The three parts, taken one after another, are in the order of the backward's placeholders, and
+    `order` is empty: `split` puts them so. For any other partition it tells where each one is.
     """
 
-    __slots__ = ("from_inputs", "from_outputs", "in_order", "numbers")
+    __slots__ = ("inputs", "numbers", "order", "outputs")
 
     def __init__(self, saved: Sequence[Saved]) -> None:
         slots: list[list[int]] = [[], [], []]
@@ -149,81 +152,112 @@ class Keeping:
             slots[(item.origin == "output") + 1 if item.is_tensor else 0].append(slot)
         numbers, inputs, outputs = slots
         self.numbers = tuple((saved[slot].origin, saved[slot].index) for slot in numbers)
-        self.from_inputs = picker([saved[slot].index for slot in inputs])
-        self.from_outputs = picker([saved[slot].index for slot in outputs])
+        self.inputs = tuple(saved[slot].index for slot in inputs)
+        self.outputs = tuple(saved[slot].index for slot in outputs)
         order = [*numbers, *inputs, *outputs]
-        positions = [order.index(slot) for slot in range(len(saved))]
-        self.in_order = None if positions == sorted(positions) else picker(positions)
+        positions = tuple(order.index(slot) for slot in range(len(saved)))
+        self.order = () if positions == tuple(range(len(saved))) else positions
 
 
 def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
     """The `torch.autograd.Function` of one compiled graph."""
-    metadata, keeping = compiled.metadata, Keeping(compiled.saved)
-    take_inputs, take_outputs = keeping.from_inputs, keeping.from_outputs
-    run = without_effects(compiled.forward, metadata)
-    forward_outputs, total_outputs = compiled.forward_outputs, compiled.total_outputs
-    constant = [n for n, requires in enumerate(metadata.value_requires_grad) if not requires]
-    keep_primals = compiled.double is not None or bool(keeping.numbers)
-    rewritten = metadata.rewritten if compiled.double is not None else ()
-    read_before = frozenset(metadata.read_before)
-    pending = [compiled.backward]  # until the forward has begun to run
-    tensors: list[int] = []
-    versions_of: Callable[[Sequence[Any]], list[int]] = _no_versions
-
-    def first_call(args: Sequence[Any]) -> None:
-        """Which inputs are tensors is the same at each call; the backward is compiled from now on."""
-        nonlocal versions_of
-        tensors[:] = [number for number, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
-        versions_of = _versions(tensors, len(args))
-        while pending:
-            pending.pop().start()
+    keeping = Keeping(compiled.saved)
+    run_forward = _forward_of(compiled, keeping)
+    run_backward = _backward_of(compiled, keeping)
 
     class CompiledFunction(torch.autograd.Function):
         """One call of a compiled graph."""
 
-        @staticmethod
-        def forward(ctx: Any, args: list[Any], sizes: Sizes | None, *_inputs: Any) -> Any:
-            """Run the forward and save what the backward reads."""
-            if pending:
-                first_call(args)
-            inputs = take_inputs(args)
-            primals = versions = None
-            if keep_primals:
-                primals = args.copy()
-                if rewritten:
-                    _keep_before(primals, rewritten, read_before)
-                versions = versions_of(primals)
-            outputs = run(args)
-            if len(outputs) != total_outputs:
-                checked_length(outputs, total_outputs, "forward")
-            ctx.save_for_backward(*inputs, *take_outputs(outputs))
-            numbers = _numbers(keeping, primals, outputs) if keeping.numbers else ()
-            ctx.kept = (primals, versions, numbers, sizes)
-            ctx.set_materialize_grads(False)
-            results = tuple(outputs[:forward_outputs])
-            if constant:
-                ctx.mark_non_differentiable(
-                    *[results[n] for n in constant if isinstance(results[n], torch.Tensor)]
-                )
-            return results
-
-        backward = staticmethod(_backward_of(compiled, keeping))
+        forward = staticmethod(run_forward)
+        backward = staticmethod(run_backward)
+        # Torch asks for these at each call, by strings that Python's cache of attributes doesn't know:
+        # they are found sooner here than in the classes above.
+        setup_context = staticmethod(torch.autograd.Function.setup_context)
+        clear_saved_tensors_on_access = False
+        boxed_grads_call = False
 
     call_backward_directly(CompiledFunction, "kept")
     return CompiledFunction
 
 
+def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
+    """What autograd calls at each call: the compiled forward, whose context keeps what the backward reads."""
+    metadata = compiled.metadata
+    take_inputs, take_outputs = picker(keeping.inputs), picker(keeping.outputs)
+    run = without_effects(compiled.forward, metadata)
+    forward_outputs, total_outputs = compiled.forward_outputs, compiled.total_outputs
+    constant = [n for n, requires in enumerate(metadata.value_requires_grad) if not requires]
+    keep_primals = compiled.double is not None or bool(keeping.numbers)
+    keep_before = _before_of(compiled)
+    pending = [compiled.backward]  # until the forward has begun to run
+    versions_of: Callable[[Sequence[Any]], list[int]] = _no_versions
+
+    def first_call(args: Sequence[Any]) -> None:
+        """Which inputs are tensors is the same at each call; the backward is compiled from now on."""
+        nonlocal versions_of
+        tensors = [number for number, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
+        versions_of = _versions(tensors, len(args))
+        if _native.node is not None:
+            made.begin(tuple(tensors))  # type: ignore[attr-defined]
+        while pending:
+            pending.pop().start()
+
+    def forward(ctx: Any, args: list[Any], sizes: Sizes | None, *_inputs: Any) -> Any:
+        if pending:
+            first_call(args)
+        inputs = take_inputs(args)
+        primals = versions = None
+        if keep_primals:
+            primals = args.copy()
+            if keep_before is not None:
+                keep_before(primals)
+            versions = versions_of(primals)
+        outputs = run(args)
+        if len(outputs) != total_outputs:
+            checked_length(outputs, total_outputs, "forward")
+        ctx.save_for_backward(*inputs, *take_outputs(outputs))
+        numbers = _numbers(keeping, primals, outputs) if keeping.numbers else ()
+        ctx.kept = (primals, versions, numbers, sizes)
+        ctx.set_materialize_grads(False)
+        results = tuple(outputs[:forward_outputs])
+        if constant:
+            ctx.mark_non_differentiable(
+                *[results[n] for n in constant if isinstance(results[n], torch.Tensor)]
+            )
+        return results
+
+    made: Callable[..., Any] = forward
+    if _native.node is not None:
+        made = _native.node.Forward(
+            run=run,
+            python=forward,
+            before=keep_before,
+            check=checked_length,
+            tensor=torch.Tensor,
+            inputs=keeping.inputs,
+            outputs=keeping.outputs,
+            numbers=tuple(at if kind == "input" else -1 - at for kind, at in keeping.numbers),
+            constant=tuple(constant),
+            total=total_outputs,
+            visible=forward_outputs,
+            keep=keep_primals,
+        )
+    return made
+
+
 def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
     """What autograd calls: the compiled backward, or its differentiable twin under `create_graph=True`."""
-    metadata, in_order = compiled.metadata, keeping.in_order
+    metadata = compiled.metadata
+    in_order = picker(keeping.order) if keeping.order else None
     lay_out = tangent_layout(metadata)
     gradients_expected = len(metadata.differentiable)
     backwards, everything = compiled.backward, compiled.backward.everything
     known = backwards.known
+    saves = bool(keeping.inputs or keeping.outputs)
     grad_mode = torch.is_grad_enabled
 
     def backward(ctx: Any, *gradients: Any) -> Any:
-        saved = ctx.saved_tensors
+        saved = ctx.saved_tensors if saves else ()
         primals, versions, numbers, sizes = ctx.kept or (None, None, (), None)
         tangents, absent, foreign = lay_out(gradients, sizes)
         values = [*numbers, *saved]
@@ -241,12 +275,13 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
         if chosen.kept is not None:
             values = [values[slot] for slot in chosen.kept]
         if absent:
-            tangents = with_zeros(metadata, tangents, sizes) if chosen.zeros else _present(tangents)
+            tangents = with_zeros(metadata, tangents, sizes) if chosen.zeros else present(tangents)
         values += tangents
         del tangents, primals
         if not keeps_graph():
             ctx.maybe_clear_saved_tensors()  # the compiled backward frees them as it goes
-            ctx.kept = None
+            # Where no tensors are saved, eager allows a second backward.
+            ctx.kept = (None, None, numbers, sizes) if numbers else None
         results = run(values)
         if len(results) != gradients_expected:
             checked_length(results, gradients_expected, "backward")
@@ -254,7 +289,36 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
             results = _without(results, chosen.unreached)
         return (None, None, *results)
 
-    return backward
+    tangents = tangent_outputs(metadata)
+    if _native.node is None or any(metadata.backward_errors) or len(tangents) > _MOST_BITS:
+        return backward
+
+    def resolve(absent: int) -> tuple[Any, ...] | None:
+        """The backward for these absent tangents; None where it is one that takes zeros, or there is nothing to do."""
+        if absent and absent == everything:
+            return None
+        chosen = backwards.of(absent)
+        if chosen.zeros:
+            return None
+        return chosen.deferred(), chosen.kept, tuple(chosen.unreached)
+
+    made: Callable[..., Any] = _native.node.Backward(
+        python=backward,
+        resolve=resolve,
+        check=checked_length,
+        grad_mode=grad_mode,
+        keeps_graph=keeps_graph,
+        tensor=torch.Tensor,
+        layouts=promised_layouts(metadata),
+        wanted=tangents,
+        order=keeping.order,
+        results=gradients_expected,
+        saves=saves,
+    )
+    return made
+
+
+_MOST_BITS = 64
 
 
 _version_of = attrgetter("_version")
@@ -277,26 +341,27 @@ def _versions(tensors: Sequence[int], count: int) -> Callable[[Sequence[Any]], l
     return versions
 
 
-def _keep_before(
-    primals: list[Any], rewritten: Sequence[int], read_before: frozenset[int]
-) -> None:
-    """Put tensors that stay as they are in the place of inputs that the function will change.
+def _before_of(compiled: Compiled) -> Callable[[list[Any]], None] | None:
+    """What puts tensors that stay in the place of inputs that the function will change; None: it changes none.
 
     What derivatives of derivatives read is copied, with its history. Of the others only the metadata matters; the
     input itself, whose new history leads to the node that keeps it, would never be freed.
     """
-    with torch.enable_grad():
-        for number in rewritten:
-            primal = primals[number]
-            if number in read_before:
-                primals[number] = primal.clone()
-            else:
-                primals[number] = primal.detach().requires_grad_(primal.requires_grad)
+    metadata = compiled.metadata
+    if compiled.double is None or not metadata.rewritten:
+        return None
+    rewritten, read_before = metadata.rewritten, frozenset(metadata.read_before)
 
+    def keep_before(primals: list[Any]) -> None:
+        with torch.enable_grad():
+            for number in rewritten:
+                primal = primals[number]
+                if number in read_before:
+                    primals[number] = primal.clone()
+                else:
+                    primals[number] = primal.detach().requires_grad_(primal.requires_grad)
 
-def _is_foreign(tangent: Any) -> bool:
-    """Whether a gradient's operators are its own: the loss was of another kind than what was traced."""
-    return type(tangent) is not torch.Tensor and is_wrapper(tangent)
+    return keep_before
 
 
 def _numbers(keeping: Keeping, primals: Any, outputs: Sequence[Any]) -> list[Any]:
@@ -308,88 +373,6 @@ def _numbers(keeping: Keeping, primals: Any, outputs: Sequence[Any]) -> list[Any
 def _without(results: Sequence[Any], unreached: frozenset[int]) -> list[Any]:
     """No gradient, rather than zeros, where all that a gradient is made of is absent, as in eager."""
     return [None if number in unreached else one for number, one in enumerate(results)]
-
-
-def _present(tangents: list[Any]) -> list[Any]:
-    return [tangent for tangent in tangents if tangent is not None]
-
-
-def with_zeros(metadata: FunctionMetadata, tangents: list[Any], sizes: Sizes | None) -> list[Any]:
-    """The tangents, zeros where one is absent."""
-    return [
-        _zeros(meta, sizes) if tangent is None else tangent
-        for tangent, meta in zip(tangents, metadata.tangents, strict=True)
-    ]
-
-
-def tangent_layout(
-    metadata: FunctionMetadata,
-) -> Callable[[Sequence[Any], Sizes | None], tuple[list[Any], int, bool]]:
-    """A function that lays gradients out as the backward was promised.
-
-    It tells which are absent, as bits, and whether the operators of one are its own. An absent one
-    stays None among those that it gives.
-    """
-    wanted = [n for n, requires in enumerate(metadata.value_requires_grad) if requires]
-    plan = [
-        (number, 1 << slot, meta, meta.stride == contiguous_stride(meta.shape))
-        for slot, (number, meta) in enumerate(zip(wanted, metadata.tangents, strict=True))
-    ]
-    pairs = zip(wanted, metadata.backward_errors, strict=False)
-    errors = [(number, error) for number, error in pairs if error]
-    plain = torch.Tensor
-
-    def lay_out(gradients: Sequence[Any], sizes: Sizes | None) -> tuple[list[Any], int, bool]:
-        for number, error in errors:
-            if gradients[number] is not None:
-                raise RuntimeError(error)
-        tangents: list[Any] = []
-        absent, foreign = 0, False
-        for number, bit, meta, contiguous in plan:
-            gradient = gradients[number]
-            if gradient is None:
-                absent |= bit
-            elif not (
-                contiguous
-                and type(gradient) is plain
-                and gradient.is_contiguous()
-                and not gradient.is_neg()
-                and not gradient.is_conj()
-            ):
-                if _is_foreign(gradient):
-                    foreign = True
-                else:
-                    gradient = _laid_out(gradient, meta, sizes, contiguous=contiguous)
-            tangents.append(gradient)
-        return tangents, absent, foreign
-
-    return lay_out
-
-
-def _zeros(meta: TensorMeta, sizes: Sizes | None) -> torch.Tensor:
-    shape: Any = evaluated(meta.shape, sizes) if sizes else meta.shape
-    stride: Any = evaluated(meta.stride, sizes) if sizes else meta.stride
-    made = torch.empty_strided(shape, stride, dtype=meta.dtype, device=meta.device)
-    return made.zero_()
-
-
-def _laid_out(
-    gradient: torch.Tensor, meta: TensorMeta, sizes: Sizes | None, *, contiguous: bool
-) -> torch.Tensor:
-    """A gradient in the layout that the compiled backward was promised."""
-    if gradient.requires_grad and torch.is_grad_enabled():
-        return gradient  # for the differentiable backward, which takes any layout
-    if gradient.layout is not torch.strided:
-        gradient = gradient.to_dense()
-    if gradient.is_neg() or gradient.is_conj():
-        gradient = gradient.resolve_conj().resolve_neg()
-    if contiguous:
-        return gradient.contiguous()
-    stride: Any = evaluated(meta.stride, sizes) if sizes else meta.stride
-    if gradient.stride() == stride:
-        return gradient
-    made = torch.empty_strided(gradient.shape, stride, dtype=gradient.dtype, device=gradient.device)
-    return made.copy_(gradient)
 
 
 def differentiable_backward(

@@ -36,7 +36,11 @@ _DISTRIBUTIONS = (
     "compile-api-aot-autograd",
     "compile-api-inductor",
 )
-_NATIVE = {"dynamo": "guards and calls", "inductor": "kernel launches"}
+_NATIVE = {
+    "dynamo": "guards and calls",
+    "aot_autograd": "calls with gradients",
+    "inductor": "kernel launches",
+}
 
 
 class State(enum.Enum):
@@ -99,7 +103,8 @@ def _native() -> Iterator[Finding]:
                 f"{package}, C parts",
                 State.SLOW,
                 f"not built: {what} run in Python",
-                f"install gcc, then pip install --force-reinstall --no-deps compile-api-{package}",
+                "install gcc, then pip install --force-reinstall --no-deps "
+                f"compile-api-{package.replace('_', '-')}",
             )
 
 

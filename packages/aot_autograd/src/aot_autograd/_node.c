@@ -1,0 +1,605 @@
+/* The three functions that run at each call of a compiled graph with a backward, as training.py has them in Python.
+ *
+ * Comes in: what training.py decided once (which inputs and outputs are saved, which layouts are promised) and the
+ * Python function that does the same. Goes out: callables that do it without Python's interpreter. Torch is reached
+ * through its Python objects only: no header of it is needed, and one binary serves every version.
+ * Invariant: whatever is not the ordinary case is left, before anything was changed or a saved tensor was asked for,
+ * to the Python function. */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <stddef.h>
+#include <stdint.h>
+
+static struct {
+  PyObject *version, *to_save, *kept, *materialize, *constant, *saved, *clear, *contiguous, *is_contiguous, *stride,
+      *is_neg, *is_conj;
+} names;
+
+/* ---- numbers that Python gave as a tuple ---------------------------------------------------------------------------- */
+typedef struct {
+  Py_ssize_t count;
+  Py_ssize_t *at;
+} Places;
+
+static int places_of(PyObject *tuple, Places *p) {
+  p->count = 0;
+  p->at = NULL;
+  if (!PyTuple_Check(tuple)) {
+    PyErr_SetString(PyExc_TypeError, "places are a tuple");
+    return -1;
+  }
+  Py_ssize_t count = PyTuple_GET_SIZE(tuple);
+  if (!(p->at = PyMem_Malloc((count + 1) * sizeof *p->at))) return PyErr_NoMemory(), -1;
+  for (; p->count < count; p->count++) {
+    p->at[p->count] = PyLong_AsSsize_t(PyTuple_GET_ITEM(tuple, p->count));
+    if (p->at[p->count] == -1 && PyErr_Occurred()) return -1;
+  }
+  return 0;
+}
+
+/* Whether every place is one of a sequence of `length`. */
+static int within(const Places *p, Py_ssize_t length) {
+  for (Py_ssize_t k = 0; k < p->count; k++)
+    if (p->at[k] < 0 || p->at[k] >= length) return 0;
+  return 1;
+}
+
+/* What a function without arguments says: 1, 0, or -1 with an exception. */
+static int asked(PyObject *function) {
+  PyObject *answer = PyObject_CallNoArgs(function);
+  if (!answer) return -1;
+  int truth = answer == Py_True ? 1 : answer == Py_False ? 0 : PyObject_IsTrue(answer);
+  Py_DECREF(answer);
+  return truth;
+}
+
+static int told(PyObject *tensor, PyObject *name) {
+  PyObject *answer = PyObject_CallMethodNoArgs(tensor, name);
+  if (!answer) return -1;
+  int truth = answer == Py_True;
+  Py_DECREF(answer);
+  return truth;
+}
+
+/* ---- Call: from the list of inputs to the autograd function ------------------------------------------------------------- */
+typedef struct {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject *apply, *python, *grad_mode, *transforms, *dict;
+  Places differentiable;
+} Call;
+
+static PyObject *call_run(PyObject *object, PyObject *const *args, size_t flags, PyObject *keywords) {
+  Call *self = (Call *)object;
+  Py_ssize_t count = PyVectorcall_NARGS(flags);
+  if (count < 1 || count > 2 || keywords || !PyList_CheckExact(args[0]) ||
+      !within(&self->differentiable, PyList_GET_SIZE(args[0]))) {
+    PyErr_SetString(PyExc_TypeError, "a compiled graph takes one list of its inputs");
+    return NULL;
+  }
+  int general = asked(self->transforms);
+  if (!general) general = asked(self->grad_mode) ^ 1;
+  if (PyErr_Occurred()) return NULL;
+  PyObject *sizes = count == 2 ? args[1] : Py_None;
+  if (general) return PyObject_CallFunctionObjArgs(self->python, args[0], sizes, NULL);
+  const Places *p = &self->differentiable;
+  PyObject *given = PyTuple_New(2 + p->count);
+  if (!given) return NULL;
+  PyTuple_SET_ITEM(given, 0, Py_NewRef(args[0]));
+  PyTuple_SET_ITEM(given, 1, Py_NewRef(sizes));
+  for (Py_ssize_t k = 0; k < p->count; k++)
+    PyTuple_SET_ITEM(given, 2 + k, Py_NewRef(PyList_GET_ITEM(args[0], p->at[k])));
+  PyObject *result = PyObject_Call(self->apply, given, NULL);
+  Py_DECREF(given);
+  return result;
+}
+
+static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+  static char *words[] = {"apply", "python", "grad_mode", "transforms", "differentiable", NULL};
+  PyObject *apply, *python, *grad_mode, *transforms, *differentiable;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOO", words, &apply, &python, &grad_mode, &transforms, &differentiable))
+    return NULL;
+  Call *self = (Call *)type->tp_alloc(type, 0);
+  if (!self) return NULL;
+  self->vectorcall = call_run;
+  self->apply = Py_NewRef(apply);
+  self->python = Py_NewRef(python);
+  self->grad_mode = Py_NewRef(grad_mode);
+  self->transforms = Py_NewRef(transforms);
+  if (places_of(differentiable, &self->differentiable)) Py_CLEAR(self);
+  return (PyObject *)self;
+}
+static int call_traverse(Call *self, visitproc visit, void *arg) {
+  Py_VISIT(self->apply);
+  Py_VISIT(self->python);
+  Py_VISIT(self->grad_mode);
+  Py_VISIT(self->transforms);
+  Py_VISIT(self->dict);
+  return 0;
+}
+static int call_clear(Call *self) {
+  Py_CLEAR(self->apply);
+  Py_CLEAR(self->python);
+  Py_CLEAR(self->grad_mode);
+  Py_CLEAR(self->transforms);
+  Py_CLEAR(self->dict);
+  return 0;
+}
+static void call_dealloc(Call *self) {
+  PyObject_GC_UnTrack(self);
+  call_clear(self);
+  PyMem_Free(self->differentiable.at);
+  Py_TYPE(self)->tp_free((PyObject *)self);
+}
+static PyGetSetDef call_fields[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL}, {0}};
+static PyTypeObject CallType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aot_autograd._node.Call",
+    .tp_doc = "A compiled graph with a backward; call it with the list of its inputs and, where there are any, the sizes.",
+    .tp_basicsize = sizeof(Call),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC,
+    .tp_vectorcall_offset = offsetof(Call, vectorcall),
+    .tp_dictoffset = offsetof(Call, dict),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = call_new,
+    .tp_traverse = (traverseproc)call_traverse,
+    .tp_clear = (inquiry)call_clear,
+    .tp_dealloc = (destructor)call_dealloc,
+    .tp_getset = call_fields,
+    .tp_getattro = PyObject_GenericGetAttr,
+    .tp_setattro = PyObject_GenericSetAttr,
+};
+
+/* ---- Forward: (context, list of inputs, sizes, differentiable inputs..) -> outputs --------------------------------------- */
+typedef struct {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject *run, *python, *before, *check, *tensor; /* `before` looks at the list of inputs that is kept, or is None */
+  Places inputs, outputs; /* which are saved */
+  Places numbers;         /* saved numbers: an input's place, or an output's, as -1 - place */
+  Places tensors;         /* inputs that are tensors, known from the first call on */
+  Places constant;        /* outputs without a gradient */
+  Py_ssize_t total, visible;
+  int keep, begun;
+} Forward;
+
+/* The version counters of the inputs, or NULL with an exception. */
+static PyObject *versions_of(const Places *p, PyObject *args) {
+  PyObject *versions = PyList_New(p->count);
+  for (Py_ssize_t k = 0; versions && k < p->count; k++) {
+    PyObject *version = PyObject_GetAttr(PyList_GET_ITEM(args, p->at[k]), names.version);
+    if (!version) Py_CLEAR(versions);
+    else PyList_SET_ITEM(versions, k, version);
+  }
+  return versions;
+}
+
+static PyObject *numbers_of(const Places *p, PyObject *primals, PyObject *outputs) {
+  PyObject *numbers = PyTuple_New(p->count);
+  for (Py_ssize_t k = 0; numbers && k < p->count; k++) {
+    Py_ssize_t at = p->at[k];
+    PyTuple_SET_ITEM(numbers, k, Py_NewRef(at >= 0 ? PyList_GET_ITEM(primals, at) : PyTuple_GET_ITEM(outputs, -1 - at)));
+  }
+  return numbers;
+}
+
+/* The outputs that have no gradient, as the context takes them. */
+static PyObject *constants_of(Forward *self, PyObject *outputs) {
+  PyObject *list = PyList_New(0);
+  for (Py_ssize_t k = 0; list && k < self->constant.count; k++) {
+    PyObject *output = PyTuple_GET_ITEM(outputs, self->constant.at[k]);
+    int tensor = PyObject_IsInstance(output, self->tensor);
+    if (tensor < 0 || (tensor && PyList_Append(list, output))) Py_CLEAR(list);
+  }
+  PyObject *tuple = list ? PyList_AsTuple(list) : NULL;
+  Py_XDECREF(list);
+  return tuple;
+}
+
+/* Tell the context what is kept until the backward; 0, or -1 with an exception. */
+static int keep_all(Forward *self, PyObject *context, PyObject *saved, PyObject *primals, PyObject *versions,
+                    PyObject *outputs, PyObject *sizes) {
+  PyObject *numbers = numbers_of(&self->numbers, primals, outputs);
+  PyObject *kept = numbers ? PyTuple_Pack(4, primals, versions, numbers, sizes) : NULL;
+  int failed = !kept || PyObject_SetAttr(context, names.to_save, saved) || PyObject_SetAttr(context, names.kept, kept) ||
+               PyObject_SetAttr(context, names.materialize, Py_False);
+  Py_XDECREF(numbers);
+  Py_XDECREF(kept);
+  if (!failed && self->constant.count) {
+    PyObject *constant = constants_of(self, outputs);
+    failed = !constant || PyObject_SetAttr(context, names.constant, constant);
+    Py_XDECREF(constant);
+  }
+  return failed ? -1 : 0;
+}
+
+/* The outputs of the compiled graph as a tuple of the promised length. */
+static PyObject *outputs_of(PyObject *run, PyObject *list, PyObject *check, Py_ssize_t expected, const char *what) {
+  PyObject *outputs = PyObject_CallOneArg(run, list);
+  if (outputs && !PyTuple_CheckExact(outputs)) Py_SETREF(outputs, PySequence_Tuple(outputs));
+  if (!outputs || PyTuple_GET_SIZE(outputs) == expected) return outputs;
+  PyObject *checked = PyObject_CallFunction(check, "Ons", outputs, expected, what); /* raises */
+  Py_DECREF(outputs);
+  if (checked) PyErr_SetString(PyExc_SystemError, "a result of the wrong length was taken for right");
+  Py_XDECREF(checked);
+  return NULL;
+}
+
+static PyObject *forward_run(PyObject *object, PyObject *const *args, size_t flags, PyObject *keywords) {
+  Forward *self = (Forward *)object;
+  Py_ssize_t count = PyVectorcall_NARGS(flags);
+  Py_ssize_t length = count >= 3 && PyList_CheckExact(args[1]) ? PyList_GET_SIZE(args[1]) : -1;
+  if (!self->begun || length < 0 || !within(&self->inputs, length) || !within(&self->tensors, length))
+    return PyObject_Vectorcall(self->python, args, count, keywords);
+  PyObject *list = args[1], *versions, *primals, *outputs = NULL, *result = NULL;
+  if (self->keep) {
+    primals = PyList_GetSlice(list, 0, length);
+    PyObject *done = !primals ? NULL : self->before == Py_None ? Py_NewRef(Py_None) : PyObject_CallOneArg(self->before, primals);
+    if (!done) {
+      Py_XDECREF(primals);
+      return NULL;
+    }
+    Py_DECREF(done);
+    if (!(versions = versions_of(&self->tensors, primals))) { /* a tensor that counts nothing */
+      PyErr_Clear();
+      Py_DECREF(primals);
+      return PyObject_Vectorcall(self->python, args, count, keywords);
+    }
+  } else {
+    versions = Py_NewRef(Py_None);
+    primals = Py_NewRef(Py_None);
+  }
+  Py_ssize_t inputs = self->inputs.count;
+  PyObject *saved = PyTuple_New(inputs + self->outputs.count);
+  for (Py_ssize_t k = 0; saved && k < inputs; k++)
+    PyTuple_SET_ITEM(saved, k, Py_NewRef(PyList_GET_ITEM(list, self->inputs.at[k])));
+  if (saved) outputs = outputs_of(self->run, list, self->check, self->total, "forward");
+  if (outputs) {
+    for (Py_ssize_t k = 0; k < self->outputs.count; k++)
+      PyTuple_SET_ITEM(saved, inputs + k, Py_NewRef(PyTuple_GET_ITEM(outputs, self->outputs.at[k])));
+    if (!keep_all(self, args[0], saved, primals, versions, outputs, args[2]))
+      result = self->visible == self->total ? Py_NewRef(outputs) : PyTuple_GetSlice(outputs, 0, self->visible);
+  }
+  Py_XDECREF(saved);
+  Py_DECREF(primals);
+  Py_DECREF(versions);
+  Py_XDECREF(outputs);
+  return result;
+}
+
+static PyObject *forward_begin(Forward *self, PyObject *tensors) {
+  Places places;
+  if (self->begun) Py_RETURN_NONE;
+  if (places_of(tensors, &places)) {
+    PyMem_Free(places.at);
+    return NULL;
+  }
+  self->tensors = places;
+  self->begun = 1;
+  Py_RETURN_NONE;
+}
+
+static PyObject *forward_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+  static char *words[] = {"run", "python", "before", "check", "tensor", "inputs", "outputs", "numbers", "constant", "total", "visible", "keep", NULL};
+  PyObject *run, *python, *before, *check, *tensor, *inputs, *outputs, *numbers, *constant;
+  Py_ssize_t total, visible;
+  int keep;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOOOnnp", words, &run, &python, &before, &check, &tensor, &inputs, &outputs,
+                                   &numbers, &constant, &total, &visible, &keep))
+    return NULL;
+  Forward *self = (Forward *)type->tp_alloc(type, 0);
+  if (!self) return NULL;
+  self->vectorcall = forward_run;
+  self->run = Py_NewRef(run);
+  self->python = Py_NewRef(python);
+  self->before = Py_NewRef(before);
+  self->check = Py_NewRef(check);
+  self->tensor = Py_NewRef(tensor);
+  self->total = total;
+  self->visible = visible;
+  self->keep = keep;
+  if (places_of(inputs, &self->inputs) || places_of(outputs, &self->outputs) || places_of(numbers, &self->numbers) ||
+      places_of(constant, &self->constant)) {
+    Py_DECREF(self);
+    return NULL;
+  }
+  int right = visible <= total && within(&self->outputs, total) && within(&self->constant, visible);
+  for (Py_ssize_t k = 0; k < self->numbers.count; k++) right &= self->numbers.at[k] >= 0 ? keep : -1 - self->numbers.at[k] < total;
+  if (right) return (PyObject *)self;
+  Py_DECREF(self);
+  PyErr_SetString(PyExc_ValueError, "a place is outside of the graph's outputs");
+  return NULL;
+}
+static int forward_traverse(Forward *self, visitproc visit, void *arg) {
+  Py_VISIT(self->run);
+  Py_VISIT(self->python);
+  Py_VISIT(self->before);
+  Py_VISIT(self->check);
+  Py_VISIT(self->tensor);
+  return 0;
+}
+static int forward_clear(Forward *self) {
+  Py_CLEAR(self->run);
+  Py_CLEAR(self->python);
+  Py_CLEAR(self->before);
+  Py_CLEAR(self->check);
+  Py_CLEAR(self->tensor);
+  return 0;
+}
+static void forward_dealloc(Forward *self) {
+  PyObject_GC_UnTrack(self);
+  forward_clear(self);
+  PyMem_Free(self->inputs.at);
+  PyMem_Free(self->outputs.at);
+  PyMem_Free(self->numbers.at);
+  PyMem_Free(self->tensors.at);
+  PyMem_Free(self->constant.at);
+  Py_TYPE(self)->tp_free((PyObject *)self);
+}
+static PyMethodDef forward_methods[] = {
+    {"begin", (PyCFunction)forward_begin, METH_O, "Which inputs are tensors: from now on calls run here."}, {0}};
+static PyTypeObject ForwardType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aot_autograd._node.Forward",
+    .tp_doc = "The forward of an autograd function.",
+    .tp_basicsize = sizeof(Forward),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC,
+    .tp_vectorcall_offset = offsetof(Forward, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_new = forward_new,
+    .tp_traverse = (traverseproc)forward_traverse,
+    .tp_clear = (inquiry)forward_clear,
+    .tp_dealloc = (destructor)forward_dealloc,
+    .tp_methods = forward_methods,
+};
+
+/* ---- Backward: (context, gradients..) -> (None, None, gradients..) -------------------------------------------------------- */
+typedef struct {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject *python, *resolve, *check, *grad_mode, *keeps_graph, *tensor;
+  PyObject *known;   /* absent tangents, as bits -> what `resolve` said: (run, kept or None, unreached) */
+  PyObject *layouts; /* of each tangent the strides, or None for contiguous ones */
+  Places wanted;     /* which gradients are tangents; the others belong to outputs without a gradient */
+  Places order;      /* of numbers and saved tensors, as the backward takes them; empty: as they are */
+  Py_ssize_t results;
+  int saves; /* whether tensors are saved */
+} Backward;
+
+/* A tangent as the backward was promised it. NULL, perhaps with an exception: Python must look at it. */
+static PyObject *tangent_of(PyObject *gradient, PyObject *layout, PyObject *tensor) {
+  if ((PyObject *)Py_TYPE(gradient) != tensor || told(gradient, names.is_neg) || told(gradient, names.is_conj)) return NULL;
+  if (layout == Py_None) {
+    int contiguous = told(gradient, names.is_contiguous);
+    if (contiguous < 0) return NULL;
+    return contiguous ? Py_NewRef(gradient) : PyObject_CallMethodNoArgs(gradient, names.contiguous);
+  }
+  PyObject *strides = PyObject_CallMethodNoArgs(gradient, names.stride);
+  int equal = strides ? PyObject_RichCompareBool(strides, layout, Py_EQ) : 0;
+  Py_XDECREF(strides);
+  return equal == 1 ? Py_NewRef(gradient) : NULL;
+}
+
+/* The tangents that are there, the bits of the others in *absent. NULL without an exception: Python must look at them. */
+static PyObject *tangents_of(Backward *self, PyObject *const *gradients, uint64_t *absent) {
+  PyObject *tangents = PyList_New(0);
+  *absent = 0;
+  for (Py_ssize_t k = 0; tangents && k < self->wanted.count; k++) {
+    PyObject *gradient = gradients[self->wanted.at[k]];
+    if (gradient == Py_None) {
+      *absent |= (uint64_t)1 << k;
+      continue;
+    }
+    PyObject *tangent = tangent_of(gradient, PyTuple_GET_ITEM(self->layouts, k), self->tensor);
+    if (!tangent || PyList_Append(tangents, tangent)) Py_CLEAR(tangents);
+    Py_XDECREF(tangent);
+  }
+  if (!tangents) PyErr_Clear();
+  return tangents;
+}
+
+/* What runs for these absent tangents; borrowed. NULL without an exception: Python must. */
+static PyObject *resolved(Backward *self, uint64_t absent) {
+  PyObject *bits = PyLong_FromUnsignedLongLong(absent), *found = NULL;
+  if (!bits) return NULL;
+  found = PyDict_GetItemWithError(self->known, bits);
+  if (!found && !PyErr_Occurred()) {
+    PyObject *made = PyObject_CallOneArg(self->resolve, bits);
+    if (made && made != Py_None && !PyDict_SetItem(self->known, bits, made)) found = made; /* the dict holds it */
+    Py_XDECREF(made);
+  }
+  Py_DECREF(bits);
+  return found;
+}
+
+/* The list that the compiled backward is called with. */
+static PyObject *values_of(Backward *self, PyObject *numbers, PyObject *saved, PyObject *kept, PyObject *tangents) {
+  Py_ssize_t first = PyTuple_GET_SIZE(numbers), all = first + PyTuple_GET_SIZE(saved);
+  Py_ssize_t ordered = self->order.count ? self->order.count : all;
+  Py_ssize_t count = kept == Py_None ? ordered : PyTuple_GET_SIZE(kept), present = PyList_GET_SIZE(tangents);
+  PyObject *values = PyList_New(count + present);
+  for (Py_ssize_t k = 0; values && k < count + present; k++) {
+    if (k >= count) {
+      PyList_SET_ITEM(values, k, Py_NewRef(PyList_GET_ITEM(tangents, k - count)));
+      continue;
+    }
+    Py_ssize_t at = kept == Py_None ? k : PyLong_AsSsize_t(PyTuple_GET_ITEM(kept, k));
+    if (at >= 0 && at < ordered && self->order.count) at = self->order.at[at];
+    if (at < 0 || at >= all) {
+      Py_CLEAR(values);
+      PyErr_SetString(PyExc_SystemError, "a backward takes a value that was not saved");
+      break;
+    }
+    PyList_SET_ITEM(values, k, Py_NewRef(at < first ? PyTuple_GET_ITEM(numbers, at) : PyTuple_GET_ITEM(saved, at - first)));
+  }
+  return values;
+}
+
+/* Unless the graph is retained, let go of what is saved, so that the compiled backward frees it as it goes. Numbers stay:
+ * where nothing else is saved, eager allows a second backward. */
+static int let_go(Backward *self, PyObject *context, PyObject *kept) {
+  int keep = asked(self->keeps_graph);
+  if (keep) return keep < 0 ? -1 : 0;
+  PyObject *done = PyObject_CallMethodNoArgs(context, names.clear), *rest = NULL;
+  if (!done) return -1;
+  Py_DECREF(done);
+  if (kept == Py_None || !PyObject_Size(PyTuple_GET_ITEM(kept, 2))) return PyObject_SetAttr(context, names.kept, Py_None);
+  rest = PyTuple_Pack(4, Py_None, Py_None, PyTuple_GET_ITEM(kept, 2), PyTuple_GET_ITEM(kept, 3));
+  int failed = !rest || PyObject_SetAttr(context, names.kept, rest);
+  Py_XDECREF(rest);
+  return failed ? -1 : 0;
+}
+
+static PyObject *finished(Backward *self, PyObject *outputs, PyObject *unreached) {
+  PyObject *results = PyTuple_New(2 + self->results);
+  if (!results) return NULL;
+  PyTuple_SET_ITEM(results, 0, Py_NewRef(Py_None));
+  PyTuple_SET_ITEM(results, 1, Py_NewRef(Py_None));
+  for (Py_ssize_t k = 0; k < self->results; k++) PyTuple_SET_ITEM(results, 2 + k, Py_NewRef(PyTuple_GET_ITEM(outputs, k)));
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(unreached); k++) {
+    Py_ssize_t at = PyLong_AsSsize_t(PyTuple_GET_ITEM(unreached, k));
+    if (at < 0 || at >= self->results) continue;
+    PyObject *gradient = PyTuple_GET_ITEM(results, 2 + at);
+    PyTuple_SET_ITEM(results, 2 + at, Py_NewRef(Py_None));
+    Py_DECREF(gradient);
+  }
+  return results;
+}
+
+/* The call's list of values, after which the context and this call hold none of them; NULL with an exception. */
+static PyObject *taken(Backward *self, PyObject *context, PyObject *entry, PyObject *tangents) {
+  /* Raises if they were freed or changed; where there are none, eager allows a second backward. */
+  PyObject *saved = self->saves ? PyObject_GetAttr(context, names.saved) : PyTuple_New(0);
+  if (!saved) return NULL;
+  PyObject *kept = PyObject_GetAttr(context, names.kept), *values = NULL;
+  if (kept && PyTuple_CheckExact(saved)) {
+    PyObject *numbers = kept == Py_None ? PyTuple_New(0) : PySequence_Tuple(PyTuple_GET_ITEM(kept, 2));
+    if (numbers) values = values_of(self, numbers, saved, PyTuple_GET_ITEM(entry, 1), tangents);
+    Py_XDECREF(numbers);
+  }
+  Py_DECREF(saved);
+  if (values && let_go(self, context, kept)) Py_CLEAR(values);
+  Py_XDECREF(kept);
+  if (!values && !PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "saved tensors are a tuple");
+  return values;
+}
+
+static PyObject *backward_run(PyObject *object, PyObject *const *args, size_t flags, PyObject *keywords) {
+  Backward *self = (Backward *)object;
+  Py_ssize_t count = PyVectorcall_NARGS(flags);
+  uint64_t absent;
+  PyObject *tangents = NULL, *entry = NULL;
+  int differentiable = asked(self->grad_mode);
+  if (differentiable < 0) return NULL;
+  if (!differentiable && within(&self->wanted, count - 1)) {
+    tangents = tangents_of(self, args + 1, &absent);
+    if (tangents) entry = resolved(self, absent);
+  }
+  if (!entry) {
+    Py_XDECREF(tangents);
+    return PyErr_Occurred() ? NULL : PyObject_Vectorcall(self->python, args, count, keywords);
+  }
+  Py_INCREF(entry);
+  PyObject *values = taken(self, args[0], entry, tangents), *outputs = NULL, *results = NULL;
+  Py_DECREF(tangents);
+  if (values) outputs = outputs_of(PyTuple_GET_ITEM(entry, 0), values, self->check, self->results, "backward");
+  Py_XDECREF(values);
+  if (outputs) results = finished(self, outputs, PyTuple_GET_ITEM(entry, 2));
+  Py_XDECREF(outputs);
+  Py_DECREF(entry);
+  return results;
+}
+
+static PyObject *backward_bound(PyObject *self, PyObject *context, PyObject *type) {
+  return context && context != Py_None ? PyMethod_New(self, context) : Py_NewRef(self);
+}
+
+static PyObject *backward_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+  static char *words[] = {"python", "resolve", "check", "grad_mode", "keeps_graph", "tensor", "layouts", "wanted", "order", "results", "saves", NULL};
+  PyObject *python, *resolve, *check, *grad_mode, *keeps_graph, *tensor, *layouts, *wanted, *order;
+  Py_ssize_t results;
+  int saves;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOO!OOnp", words, &python, &resolve, &check, &grad_mode, &keeps_graph,
+                                   &tensor, &PyTuple_Type, &layouts, &wanted, &order, &results, &saves))
+    return NULL;
+  Backward *self = (Backward *)type->tp_alloc(type, 0);
+  if (!self) return NULL;
+  self->vectorcall = backward_run;
+  self->python = Py_NewRef(python);
+  self->resolve = Py_NewRef(resolve);
+  self->check = Py_NewRef(check);
+  self->grad_mode = Py_NewRef(grad_mode);
+  self->keeps_graph = Py_NewRef(keeps_graph);
+  self->tensor = Py_NewRef(tensor);
+  self->layouts = Py_NewRef(layouts);
+  self->results = results;
+  self->saves = saves;
+  if (!(self->known = PyDict_New()) || places_of(wanted, &self->wanted) || places_of(order, &self->order)) {
+    Py_DECREF(self);
+    return NULL;
+  }
+  if (self->wanted.count <= 64 && PyTuple_GET_SIZE(layouts) == self->wanted.count) return (PyObject *)self;
+  Py_DECREF(self);
+  PyErr_SetString(PyExc_ValueError, "at most 64 tangents, with a layout each");
+  return NULL;
+}
+static int backward_traverse(Backward *self, visitproc visit, void *arg) {
+  Py_VISIT(self->python);
+  Py_VISIT(self->resolve);
+  Py_VISIT(self->check);
+  Py_VISIT(self->grad_mode);
+  Py_VISIT(self->keeps_graph);
+  Py_VISIT(self->tensor);
+  Py_VISIT(self->known);
+  Py_VISIT(self->layouts);
+  return 0;
+}
+static int backward_clear(Backward *self) {
+  Py_CLEAR(self->python);
+  Py_CLEAR(self->resolve);
+  Py_CLEAR(self->check);
+  Py_CLEAR(self->grad_mode);
+  Py_CLEAR(self->keeps_graph);
+  Py_CLEAR(self->tensor);
+  Py_CLEAR(self->known);
+  Py_CLEAR(self->layouts);
+  return 0;
+}
+static void backward_dealloc(Backward *self) {
+  PyObject_GC_UnTrack(self);
+  backward_clear(self);
+  PyMem_Free(self->wanted.at);
+  PyMem_Free(self->order.at);
+  Py_TYPE(self)->tp_free((PyObject *)self);
+}
+static PyTypeObject BackwardType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aot_autograd._node.Backward",
+    .tp_doc = "The backward of an autograd function; as an attribute of a context's class a method.",
+    .tp_basicsize = sizeof(Backward),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_METHOD_DESCRIPTOR,
+    .tp_vectorcall_offset = offsetof(Backward, vectorcall),
+    .tp_call = PyVectorcall_Call,
+    .tp_descr_get = backward_bound,
+    .tp_new = backward_new,
+    .tp_traverse = (traverseproc)backward_traverse,
+    .tp_clear = (inquiry)backward_clear,
+    .tp_dealloc = (destructor)backward_dealloc,
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_node", "What runs at each call of a graph with a backward.", -1};
+PyMODINIT_FUNC PyInit__node(void) {
+  struct { PyObject **name; const char *text; } wanted[] = {
+      {&names.version, "_version"}, {&names.to_save, "to_save"}, {&names.kept, "kept"},
+      {&names.materialize, "materialize_grads"}, {&names.constant, "non_differentiable"}, {&names.saved, "saved_tensors"},
+      {&names.clear, "maybe_clear_saved_tensors"}, {&names.contiguous, "contiguous"},
+      {&names.is_contiguous, "is_contiguous"}, {&names.stride, "stride"}, {&names.is_neg, "is_neg"}, {&names.is_conj, "is_conj"},
+  };
+  for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
+    if (!*wanted[k].name && !(*wanted[k].name = PyUnicode_InternFromString(wanted[k].text))) return NULL;
+  if (PyType_Ready(&CallType) || PyType_Ready(&ForwardType) || PyType_Ready(&BackwardType)) return NULL;
+  PyObject *module = PyModule_Create(&definition);
+  if (module && (PyModule_AddObjectRef(module, "Call", (PyObject *)&CallType) ||
+                 PyModule_AddObjectRef(module, "Forward", (PyObject *)&ForwardType) ||
+                 PyModule_AddObjectRef(module, "Backward", (PyObject *)&BackwardType) ||
+                 PyModule_AddIntConstant(module, "FACE", 3))) /* _native.py refuses other numbers */
+    Py_CLEAR(module);
+  return module;
+}

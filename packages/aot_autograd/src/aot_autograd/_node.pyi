@@ -1,0 +1,52 @@
+from collections.abc import Callable, Sequence
+from typing import Any
+
+FACE: int
+
+class Call:
+    boxed: bool
+    def __init__(
+        self,
+        apply: Callable[..., Any],
+        python: Callable[..., Any],
+        grad_mode: Callable[[], bool],
+        transforms: Callable[[], bool],
+        differentiable: tuple[int, ...],
+    ) -> None: ...
+    def __call__(self, args: list[Any], sizes: Any = None, /) -> Any: ...
+
+class Forward:
+    def __init__(
+        self,
+        run: Callable[[list[Any]], Any],
+        python: Callable[..., Any],
+        before: Callable[[list[Any]], None] | None,
+        check: Callable[[Any, int, str], Any],
+        tensor: type[Any],
+        inputs: tuple[int, ...],
+        outputs: tuple[int, ...],
+        numbers: tuple[int, ...],
+        constant: tuple[int, ...],
+        total: int,
+        visible: int,
+        keep: bool,
+    ) -> None: ...
+    def begin(self, tensors: Sequence[int], /) -> None: ...
+    def __call__(self, context: Any, args: list[Any], sizes: Any, /, *inputs: Any) -> Any: ...
+
+class Backward:
+    def __init__(
+        self,
+        python: Callable[..., Any],
+        resolve: Callable[[int], tuple[Any, ...] | None],
+        check: Callable[[Any, int, str], Any],
+        grad_mode: Callable[[], bool],
+        keeps_graph: Callable[[], bool],
+        tensor: type[Any],
+        layouts: tuple[Any, ...],
+        wanted: tuple[int, ...],
+        order: tuple[int, ...],
+        results: int,
+        saves: bool,
+    ) -> None: ...
+    def __call__(self, context: Any, /, *gradients: Any) -> Any: ...

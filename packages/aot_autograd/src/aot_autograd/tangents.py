@@ -1,0 +1,127 @@
+"""The gradients that autograd hands to a node, as the compiled backward was promised them.
+
+Comes in: the gradients of all outputs, as they are. Goes out: the tangents in the promised layouts, which of them are
+absent, and whether one is of another kind than what was traced. Invariant: a gradient that fits is handed on as it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from aot_autograd.functional import contiguous_stride
+from aot_autograd.sizes import evaluated
+from aot_autograd.subclasses import is_wrapper
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aot_autograd.metadata import FunctionMetadata
+    from aot_autograd.runtime import Sizes
+    from primtorch.fake import TensorMeta
+
+__all__ = ["present", "promised_layouts", "tangent_layout", "tangent_outputs", "with_zeros"]
+
+
+def tangent_outputs(metadata: FunctionMetadata) -> tuple[int, ...]:
+    """The outputs that have a tangent each, in their order."""
+    return tuple(n for n, requires in enumerate(metadata.value_requires_grad) if requires)
+
+
+def promised_layouts(metadata: FunctionMetadata) -> tuple[Any, ...]:
+    """For each tangent its strides, or None where they are those of a contiguous tensor."""
+    return tuple(
+        None if meta.stride == contiguous_stride(meta.shape) else meta.stride
+        for meta in metadata.tangents
+    )
+
+
+def _is_foreign(tangent: Any) -> bool:
+    """Whether a gradient's operators are its own: the loss was of another kind than what was traced."""
+    return type(tangent) is not torch.Tensor and is_wrapper(tangent)
+
+
+def present(tangents: list[Any]) -> list[Any]:
+    """The tangents that are there."""
+    return [tangent for tangent in tangents if tangent is not None]
+
+
+def with_zeros(metadata: FunctionMetadata, tangents: list[Any], sizes: Sizes | None) -> list[Any]:
+    """The tangents, zeros where one is absent."""
+    return [
+        _zeros(meta, sizes) if tangent is None else tangent
+        for tangent, meta in zip(tangents, metadata.tangents, strict=True)
+    ]
+
+
+def tangent_layout(
+    metadata: FunctionMetadata,
+) -> Callable[[Sequence[Any], Sizes | None], tuple[list[Any], int, bool]]:
+    """A function that lays gradients out as the backward was promised.
+
+    It tells which are absent, as bits, and whether the operators of one are its own. An absent one
+    stays None among those that it gives.
+    """
+    wanted = tangent_outputs(metadata)
+    plan = [
+        (number, 1 << slot, meta, layout is None)
+        for slot, (number, meta, layout) in enumerate(
+            zip(wanted, metadata.tangents, promised_layouts(metadata), strict=True)
+        )
+    ]
+    pairs = zip(wanted, metadata.backward_errors, strict=False)
+    errors = [(number, error) for number, error in pairs if error]
+    plain = torch.Tensor
+
+    def lay_out(gradients: Sequence[Any], sizes: Sizes | None) -> tuple[list[Any], int, bool]:
+        for number, error in errors:
+            if gradients[number] is not None:
+                raise RuntimeError(error)
+        tangents: list[Any] = []
+        absent, foreign = 0, False
+        for number, bit, meta, contiguous in plan:
+            gradient = gradients[number]
+            if gradient is None:
+                absent |= bit
+            elif not (
+                contiguous
+                and type(gradient) is plain
+                and gradient.is_contiguous()
+                and not gradient.is_neg()
+                and not gradient.is_conj()
+            ):
+                if _is_foreign(gradient):
+                    foreign = True
+                else:
+                    gradient = _laid_out(gradient, meta, sizes, contiguous=contiguous)
+            tangents.append(gradient)
+        return tangents, absent, foreign
+
+    return lay_out
+
+
+def _zeros(meta: TensorMeta, sizes: Sizes | None) -> torch.Tensor:
+    shape: Any = evaluated(meta.shape, sizes) if sizes else meta.shape
+    stride: Any = evaluated(meta.stride, sizes) if sizes else meta.stride
+    made = torch.empty_strided(shape, stride, dtype=meta.dtype, device=meta.device)
+    return made.zero_()
+
+
+def _laid_out(
+    gradient: torch.Tensor, meta: TensorMeta, sizes: Sizes | None, *, contiguous: bool
+) -> torch.Tensor:
+    """A gradient in the layout that the compiled backward was promised."""
+    if gradient.requires_grad and torch.is_grad_enabled():
+        return gradient  # for the differentiable backward, which takes any layout
+    if gradient.layout is not torch.strided:
+        gradient = gradient.to_dense()
+    if gradient.is_neg() or gradient.is_conj():
+        gradient = gradient.resolve_conj().resolve_neg()
+    if contiguous:
+        return gradient.contiguous()
+    stride: Any = evaluated(meta.stride, sizes) if sizes else meta.stride
+    if gradient.stride() == stride:
+        return gradient
+    made = torch.empty_strided(gradient.shape, stride, dtype=gradient.dtype, device=gradient.device)
+    return made.copy_(gradient)
