@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from inductor import ir, lowering, schedule
 from inductor.execute import execute
 from inductor.graph import check_wire
 from inductor.ir.machine import H200, KNOWN
-from inductor.runtime.processor import onednn_is_faster
+from inductor.runtime.processor import this_processor
 from primtorch import deterministic
 
 if TYPE_CHECKING:
@@ -69,12 +69,20 @@ def _programs_everywhere(options: InductorOptions) -> bool:
     return device_for(torch.device("cpu"), options.device).loops == "programs"
 
 
+def _processor(options: InductorOptions) -> DeviceProperties:
+    """This machine's processor, with the library of products that the options name."""
+    found = this_processor()
+    if options.products == "auto":
+        return found
+    return replace(found, products="onednn" if options.products == "onednn" else "blas")
+
+
 def _lower(gm: GraphModule, _: GraphModule, options: InductorOptions) -> Graph:
     return lowering.lower(
         gm,
         round_halves=options.round_halves,
         for_gpu=_programs_everywhere(options),
-        linear=options.products == "onednn" or (options.products == "auto" and onednn_is_faster()),
+        processor=_processor(options),
         ordered=deterministic(),
     )
 

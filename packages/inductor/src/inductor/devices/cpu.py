@@ -5,17 +5,14 @@ Invariant: where a compiler takes all kernels but some, the others still run; wh
 
 from __future__ import annotations
 
-import os
-import platform
 from typing import TYPE_CHECKING, Literal
 
 from inductor.codegen.cpp import kernel_source
 from inductor.devices.built import BuiltKernel
-from inductor.devices.interface import DeviceProperties
 from inductor.runtime.cpp_build import KernelSource, library_for
 from inductor.runtime.errors import CompilerRejectedError
 from inductor.runtime.launch import native_launcher
-from inductor.runtime.processor import has_wide_vectors
+from inductor.runtime.processor import has_wide_vectors, this_processor
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -23,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from inductor.devices.built import Built
+    from inductor.devices.interface import DeviceProperties
     from inductor.ir import Kernel
     from inductor.runtime.cpp_build import KernelLibrary
     from inductor.runtime.settings import BuildSettings
@@ -46,7 +44,7 @@ class CpuDevice:
     def properties(self, index: int = 0) -> DeviceProperties:
         """Of this machine."""
         del index
-        return DeviceProperties(platform.processor() or platform.machine(), 8, os.cpu_count() or 1)
+        return this_processor()
 
     def text(self, kernel: Kernel) -> str:
         """C++."""

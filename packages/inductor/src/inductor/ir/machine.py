@@ -8,8 +8,9 @@ laid out in one way and read in another.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
-__all__ = ["H200", "KNOWN", "DeviceProperties"]
+__all__ = ["H200", "KNOWN", "PROCESSOR", "DeviceProperties"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class DeviceProperties:
         shared_bytes: most shared memory of one program.
         cache_bytes: the last cache before memory.
         bandwidth: of memory, bytes a second, as its clock and width promise.
+        products: the faster library for large products in single precision: "blas", behind `aten.mm`, or "onednn".
     """
 
     name: str
@@ -33,6 +35,7 @@ class DeviceProperties:
     shared_bytes: int = 0
     cache_bytes: int = 0
     bandwidth: int = 0
+    products: Literal["blas", "onednn"] = "blas"
 
 
 H200 = DeviceProperties(
@@ -40,6 +43,9 @@ H200 = DeviceProperties(
     shared_bytes=232_448, cache_bytes=62_914_560, bandwidth=4_800_000_000_000,
 )  # fmt: skip
 """The card that the rules were measured on; what is planned without a card is planned for it."""
+
+PROCESSOR = DeviceProperties(name="a processor", lanes=8, units=1)
+"""What a graph of the CPU is lowered for where nobody says more."""
 
 KNOWN = {
     "sm_90": H200,

@@ -15,6 +15,7 @@ import torch
 
 from inductor.analysis.cost import smallest
 from inductor.ir.index import contiguous_stride, linear_index, product
+from inductor.ir.machine import PROCESSOR
 from inductor.ir.nodes import Buffer, LoopNode, OperatorCall, Origin, View
 from inductor.ir.operations import HALF_DTYPES
 from inductor.ir.recorder import Recorder, Scalar
@@ -24,6 +25,7 @@ from primtorch.symbolic import bounds
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from inductor.ir.machine import DeviceProperties
     from inductor.ir.nodes import LoopKind, Node
     from inductor.ir.operations import ReductionKind, Size, StoreMode
 
@@ -63,12 +65,16 @@ class Builder:
     """The state of one lowering; see the module."""
 
     def __init__(
-        self, *, round_halves: bool = True, for_gpu: bool = False, linear: bool = False
+        self,
+        *,
+        round_halves: bool = True,
+        for_gpu: bool = False,
+        processor: DeviceProperties = PROCESSOR,
     ) -> None:
         self.round_halves = round_halves
         self._for_gpu = for_gpu
-        self.linear = linear
-        """Whether large products of the CPU are faster in oneDNN; see `inductor.lowering.linear`."""
+        self.processor = processor
+        """What the CPU's operators are chosen for; see `inductor.lowering.linear`."""
         self.copies: dict[Value, Value] = {}
         """What was copied into the layout that an operator wants; see `inductor.lowering.layouts`."""
         self.cleared: set[str] = set()

@@ -37,7 +37,7 @@ _REASON = (
 
 def prefers_linear(builder: Builder, left: Value, right: Value) -> bool:
     """Whether `left @ right` is faster in oneDNN; see the module."""
-    if not builder.linear or LINEAR is None or builder.on_gpu(left.device):
+    if builder.processor.products != "onednn" or LINEAR is None or builder.on_gpu(left.device):
         return False
     if left.dtype != torch.float32 or right.dtype != torch.float32:
         return False

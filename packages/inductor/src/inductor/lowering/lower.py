@@ -14,6 +14,7 @@ import torch
 from torch._ops import OpOverload
 
 from inductor.errors import UnsupportedOperationError, WireError
+from inductor.ir.machine import PROCESSOR
 from inductor.ir.nodes import Graph, GraphInput, Origin, View
 from inductor.ir.operations import VALUE_DTYPES, value_dtype
 from inductor.lowering.builder import Builder, TensorFact, is_dense
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from torch.fx import GraphModule, Node
 
+    from inductor.ir.machine import DeviceProperties
     from inductor.ir.operations import Size
     from inductor.ir.recorder import Recorder, Scalar
 
@@ -67,9 +69,14 @@ class _GraphBuilder(Builder):
     """A builder that knows which FX node it is at."""
 
     def __init__(
-        self, facts: Mapping[Node, Any], *, round_halves: bool, for_gpu: bool, linear: bool
+        self,
+        facts: Mapping[Node, Any],
+        *,
+        round_halves: bool,
+        for_gpu: bool,
+        processor: DeviceProperties,
     ) -> None:
-        super().__init__(round_halves=round_halves, for_gpu=for_gpu, linear=linear)
+        super().__init__(round_halves=round_halves, for_gpu=for_gpu, processor=processor)
         self._facts = facts
         self.node: Node | None = None
         self.depthwise = any(_is_depthwise(node, facts) for node in facts)
@@ -115,7 +122,7 @@ def lower(
     name: str = "graph",
     round_halves: bool = True,
     for_gpu: bool = False,
-    linear: bool = False,
+    processor: DeviceProperties = PROCESSOR,
     ordered: bool = False,
 ) -> Graph:
     """Lower a graph of wire 3.
@@ -125,7 +132,7 @@ def lower(
         name: its name in texts.
         round_halves: round values of half types at each operator's end, as eager does.
         for_gpu: lower for a GPU's kernels, whatever the devices are.
-        linear: give large products of the CPU to oneDNN (`inductor.runtime.processor`).
+        processor: what the CPU's operators are chosen for (`inductor.runtime.processor`).
         ordered: leave operators whose results hang on the order of threads to the library, which has another
             algorithm for them or refuses (`primtorch.ORDER_DEPENDENT`).
 
@@ -137,7 +144,7 @@ def lower(
     for node in nodes:
         if node.op != "output":
             facts[node] = _promised(gm, node)
-    builder = _GraphBuilder(facts, round_halves=round_halves, for_gpu=for_gpu, linear=linear)
+    builder = _GraphBuilder(facts, round_halves=round_halves, for_gpu=for_gpu, processor=processor)
     builder.ordered = ordered
     uses = _uses(nodes)
     environment: dict[Node, Any] = {}

@@ -6,13 +6,16 @@ and which of torch's libraries for matrix products is the faster one. Invariant:
 
 from __future__ import annotations
 
+import os
 import platform
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
-__all__ = ["has_wide_vectors", "instruction_sets", "onednn_is_faster"]
+from inductor.ir.machine import DeviceProperties
+
+__all__ = ["has_wide_vectors", "instruction_sets", "this_processor"]
 
 _MAKER = "vendor_id"
 _KINDS = ("flags", "Features", "model name", "CPU part")
@@ -39,7 +42,19 @@ def has_wide_vectors() -> bool:
     return any("avx512f" in line for line in _described() if line.startswith("flags"))
 
 
-def onednn_is_faster() -> bool:
+@lru_cache(maxsize=1)
+def this_processor() -> DeviceProperties:
+    """What this machine's processor is like."""
+    names = [line.partition(":")[2] for line in _described() if line.startswith("model name")]
+    return DeviceProperties(
+        name=names[0].strip() if names else platform.machine(),
+        lanes=16 if has_wide_vectors() else 8,
+        units=os.cpu_count() or 1,
+        products="onednn" if _onednn_is_faster() else "blas",
+    )
+
+
+def _onednn_is_faster() -> bool:
     """Whether large products in single precision run faster in oneDNN than in MKL: on AMD's processors."""
     makers = [line for line in _described() if line.startswith(_MAKER)]
     amd = any("AuthenticAMD" in line for line in makers)
