@@ -225,3 +225,20 @@ def test_loops_of_any_length_find_the_vector_functions(tmp_path):
         x = torch.linspace(-3, 3, 4 * n)
         ours = call(signature(address), x, torch.empty_like(x))
         assert ulps(ours, torch.erf(x.double())).max() <= 2.0
+
+
+@pytest.mark.parametrize(
+    ("name", "beyond", "limit"),
+    [("erf", 3.93, 1.0), ("erf_series", 3.97, 1.0), ("tanh", 9.1, 1.0), ("expm1", 18.0, None)],
+)
+def test_limits_are_exact(functions, name, beyond, limit):
+    """An ulp short of 1 is right enough for the function, and wrong in `x * (1 + erf(x))`, which must be 0."""
+    x = torch.cat(
+        [torch.linspace(beyond, 100, 4096), torch.logspace(2, 38, 256), torch.tensor([torch.inf])]
+    )
+    assert torch.equal(
+        call(functions[name, "f32"], -x, torch.empty_like(x)), torch.full_like(x, -1.0)
+    )
+    if limit is not None:
+        ours = call(functions[name, "f32"], x.clone(), torch.empty_like(x))
+        assert torch.equal(ours, torch.full_like(x, limit))
