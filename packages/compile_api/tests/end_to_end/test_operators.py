@@ -83,3 +83,53 @@ def test_the_variance_of_nothing_is_eagers():
     x = torch.empty(3, 0)
     found = compile_api.compile(lambda x: torch.var_mean(x, 1), options=STRICT)(x)
     torch.testing.assert_close(found, torch.var_mean(x, 1), equal_nan=True)
+
+
+def test_lists_among_the_results_of_an_operator_keep_their_places():
+    with torch.library._scoped_library("ci_nested", "FRAGMENT") as library:
+        library.define("parts(Tensor x) -> (Tensor[], Tensor)")
+        library.impl("parts", lambda x: ([x + 1, x * 2], x * 3), "CompositeExplicitAutograd")
+        empty = torch.empty_like
+        torch.library.register_fake(
+            "ci_nested::parts", lambda x: ([empty(x), empty(x)], empty(x)), lib=library
+        )
+
+        def program(x):
+            (first, second), third = torch.ops.ci_nested.parts(x)
+            return first - 1, second - 2, third - 3, torch.ops.ci_nested.parts(x)[0]
+
+        x = torch.randn(3)
+        compiled = compile_api.compile(program, fullgraph=True, options=STRICT)
+        torch.testing.assert_close(compiled(x), program(x))
+
+
+def scaled_steps(step, model, optimizer, batches):
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+    losses = [step(model, optimizer, scaler, x, y) for x, y in batches]
+    return losses, [parameter.detach() for parameter in model.parameters()], scaler.state_dict()
+
+
+def scaled_step(model, optimizer, scaler, x, y):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.mse_loss(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.detach(), scaler.get_scale()
+
+
+def test_steps_with_scaled_gradients_skip_and_grow_as_eagers_do():
+    """An infinite gradient skips the step and halves the scale; two good steps double it."""
+    torch.manual_seed(0)
+    batches = [(torch.randn(4, 3), torch.randn(4, 2)) for _ in range(5)]
+    batches[2][1][0, 0] = torch.inf
+    model = torch.nn.Linear(3, 2)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    expected = scaled_steps(scaled_step, model, torch.optim.SGD(model.parameters(), 0.1), batches)
+    other = torch.nn.Linear(3, 2)
+    other.load_state_dict(state)
+    compiled = compile_api.compile(scaled_step, options=STRICT)
+    found = scaled_steps(compiled, other, torch.optim.SGD(other.parameters(), 0.1), batches)
+    torch.testing.assert_close(found, expected)

@@ -156,8 +156,7 @@ class PythonLauncher:
             name: self._concrete(value, tensors, sizes) for name, value in step.kwargs.items()
         }
         result = step.operator(*args, **kwargs)
-        results = result if isinstance(result, tuple | list) else (result,)
-        for name, value in zip(step.outputs, results, strict=True):
+        for name, value in zip(step.outputs, _flat(result), strict=True):
             if name is None or name not in self._program.read_buffers:
                 continue
             buffer = self._program.graph.buffers[name]
@@ -232,3 +231,10 @@ def _window(tensor: torch.Tensor, view: View, sizes: Mapping[Symbol, int]) -> to
 
 def _number(value: Size, sizes: Mapping[Symbol, int]) -> int:
     return evaluate(value, sizes)
+
+
+def _flat(result: Any) -> list[Any]:
+    """An operator's results as `OperatorCall.outputs` numbers them: through the lists among them."""
+    if not isinstance(result, tuple | list):
+        return [result]
+    return [one for item in result for one in _flat(item)]

@@ -121,6 +121,24 @@ static int direct(Frame *f, int64_t kind, const int64_t *w) {
   return ok;
 }
 
+/* Lists among an operator's results, as its schema has them, are told apart no further: outputs are numbered through. */
+static int flatten(PyObject *value, PyObject *into) {
+  if (!PyTuple_Check(value) && !PyList_Check(value)) return PyList_Append(into, value);
+  int status = 0;
+  for (Py_ssize_t k = 0; !status && k < PySequence_Fast_GET_SIZE(value); k++)
+    status = flatten(PySequence_Fast_GET_ITEM(value, k), into);
+  return status;
+}
+
+static int has_lists(PyObject *result) {
+  if (!PyTuple_Check(result) && !PyList_Check(result)) return 0;
+  for (Py_ssize_t k = 0; k < PySequence_Fast_GET_SIZE(result); k++) {
+    PyObject *item = PySequence_Fast_GET_ITEM(result, k);
+    if (PyTuple_Check(item) || PyList_Check(item)) return 1;
+  }
+  return 0;
+}
+
 static int store_outputs(Frame *f, PyObject *result, const int64_t *o, int64_t count) {
   int sequence = PyTuple_Check(result) || PyList_Check(result);
   for (int64_t k = 0; k < count; k++) {
@@ -181,6 +199,15 @@ int call(Frame *f, const int64_t *w) {
   for (int64_t k = 0; k < done; k++) Py_DECREF(stack[k]);
   Py_XDECREF(names);
   if (!result) return -1;
+  if (has_lists(result)) {
+    PyObject *flat = PyList_New(0);
+    int status = flat ? flatten(result, flat) : -1;
+    Py_SETREF(result, flat);
+    if (status) {
+      Py_XDECREF(result);
+      return -1;
+    }
+  }
   int64_t outputs = *p++;
   int status = store_outputs(f, result, p, outputs);
   Py_DECREF(result);
