@@ -138,3 +138,35 @@ def test_nothing_holds_a_changed_input_longer_than_its_user(graph_runner):
     del x, out
     gc.collect()
     assert gone() is None
+
+
+def test_random_numbers_drawn_in_order_are_drawn_again(graph_runner):
+    def function(x):
+        return (x * torch.rand_like(x)).exp() * F.dropout(x, 0.5)
+
+    options = {"fallback_random": True}
+    results = []
+    for one in (function, aot_autograd.aot_function(function, graph_runner, options=options)):
+        torch.manual_seed(3)
+        x = torch.linspace(-1, 1, 6).requires_grad_()
+        out = one(x).sum()
+        torch.rand(2)
+        (first,) = torch.autograd.grad(out, x, create_graph=True)
+        (second,) = torch.autograd.grad(first.square().sum(), x, create_graph=True)
+        (third,) = torch.autograd.grad(second.square().sum(), x)
+        results.append([first.detach(), second.detach(), third, torch.rand(2)])
+    torch.testing.assert_close(*results)
+
+
+def test_an_input_without_influence_has_no_gradient(graph_runner):
+    results = []
+    for one in (
+        lambda x, y: x.sin() + y.detach(),
+        aot_autograd.aot_function(lambda x, y: x.sin() + y.detach(), graph_runner),
+    ):
+        x, y = (torch.linspace(-1, 1, 3).requires_grad_() for _ in range(2))
+        out = one(x, y).sum()
+        first, absent = torch.autograd.grad(out, (x, y), create_graph=True, allow_unused=True)
+        results.append([first.detach(), *torch.autograd.grad(first.sum(), x)])
+        assert absent is None
+    torch.testing.assert_close(*results)

@@ -395,6 +395,13 @@ def difference(program, compile_function):
         if not close(want, got, 1e-5, 1e-6):
             return f"value {number}, eager: {want}\nours:  {got}"
     for want, got in zip(grads, ours_grads, strict=True):
+        if (
+            program.backward == "of gradients"
+            and got is None
+            and want is not None
+            and not want.any()
+        ):
+            continue  # a gradient that is zero whatever happens needs no history
         if (want is None) != (got is None):
             return f"gradient, eager: {want}\nours:  {got}"
         if want is not None and not close(want, got, 1e-4, 1e-5):

@@ -182,19 +182,21 @@ def retained(a, b):
 def inner_gradient(a, b):
     with torch.enable_grad():
         y = a.detach().clone().requires_grad_()
-        return torch.autograd.grad((y.sin() * y).real.sum(), y)[0]
+        return (
+            torch.autograd.grad((y.sin() * y).real.sum(), y)[0] * 1
+        )  # versions of sums are the engine's
 
 
 def inner_gradient_of_product(a, b):
     with torch.enable_grad():
         y = a.detach().clone().requires_grad_()
-        return torch.autograd.grad((y * y * b).real.sum(), y, create_graph=True)[0]
+        return torch.autograd.grad((y * y * b).real.sum(), y, create_graph=True)[0] * 1
 
 
 def gradient_of_argument(a, b):
     if not a.requires_grad:
         return None
-    return torch.autograd.grad((a.sin() * 2).real.sum(), a, retain_graph=True)[0]
+    return torch.autograd.grad((a.sin() * 2).real.sum(), a, retain_graph=True)[0] * 1
 
 
 def written_inside(a, b):

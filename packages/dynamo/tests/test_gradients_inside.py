@@ -33,6 +33,31 @@ def test_a_break_where_the_way_leads_outside(program):
         program(dynamo.optimize("eager", fullgraph=True, options=STRICT))
 
 
+def test_a_hook_is_registered_by_one_break():
+    """Not by torch's own Python, statement by statement, nor on what stands for the tensor while capturing."""
+    import torch
+
+    def call(x, seen):
+        y = x * 2
+        y.register_hook(lambda g: g * 3)
+        y.grad_fn.register_prehook(lambda g: seen.append("before"))
+        return y.sin()
+
+    breaks = []
+    for one in (
+        call,
+        dynamo.optimize(
+            "eager", observer=lambda stage, text: breaks.append(text) if stage == "break" else None
+        )(call),
+    ):
+        x, seen = torch.ones(3).requires_grad_(), []
+        one(x, seen).sum().backward()
+        assert same(x.grad, 6 * torch.cos(torch.full((3,), 2.0)))
+        assert seen == ["before"]
+    assert sum("a tensor hook is registered" in text for text in breaks) == 1
+    assert not any("_backward_hooks" in text for text in breaks)
+
+
 def test_what_eager_refuses_is_refused():
     import torch
 

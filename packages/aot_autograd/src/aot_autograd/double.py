@@ -98,9 +98,8 @@ class DoubleBackward:
             observation.observe(self._function(*primals))
             targets = [value.tensor for value in observation.values if value.requires_grad]
             targets = [target for target, wanted in zip(targets, there, strict=True) if wanted]
-            wanted = [
-                one for one, spec in zip(given, self._specs, strict=True) if spec.requires_grad
-            ]
+            # One for each edge of the first backward: an input without influence has none.
+            wanted = [given[number] for number in self._metadata.differentiable]
             gradients = torch.autograd.grad(
                 targets, wanted, tangents, allow_unused=True, create_graph=True
             )

@@ -28,7 +28,7 @@ from aot_autograd.graph import Node, each_node, to_fx
 from aot_autograd.inputs import make_inputs
 from aot_autograd.metadata import FunctionMetadata
 from aot_autograd.observation import Observation
-from aot_autograd.recording import RecordingContext
+from aot_autograd.recording import DRAW_SEED, RecordingContext
 from aot_autograd.sizes import symbol_of
 from aot_autograd.subclasses import is_wrapper
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta
@@ -174,6 +174,7 @@ def trace(
         backward_errors=context.backward_errors,
         rewritten=rewritten,
         read_before=_read_before(context, rewritten, observation) if rewritten else (),
+        draws=_drawing_devices(context.nodes),
         symbols=tuple(
             (spec.position, symbol_of(spec.meta))
             for spec in specs
@@ -211,6 +212,18 @@ def _graph_inputs(specs: Sequence[InputSpec], shared: Sequence[SharedStorage]) -
     members = {position for group in shared for position in group.members}
     own = [spec.position for spec in specs if spec.position not in members]
     return (*own, *[-1 - number for number in range(len(shared))])
+
+
+def _drawing_devices(nodes: Sequence[Node]) -> tuple[str, ...]:
+    """The devices whose generators are drawn from when the graph runs, other than for seeds."""
+    found = {
+        str(meta.device)
+        for node in nodes
+        if node.impure and torch.Tag.nondeterministic_seeded in getattr(node.operator, "tags", ())
+        for meta in (node.meta if isinstance(node.meta, tuple) else (node.meta,))
+        if isinstance(meta, TensorMeta) and node.operator is not DRAW_SEED
+    }
+    return tuple(sorted(found))
 
 
 def _rewritten(

@@ -164,6 +164,7 @@ class FunctionMetadata:
         rewritten: Positions in `graph_inputs` of the inputs that the function changes.
         read_before: Those of them whose value before the change is part of a result that can be
             differentiated: derivatives of derivatives need it again.
+        draws: Devices whose default generators the graph's own random operators draw from.
         symbols: (flat input, symbol) of the sizes and scalars that vary from call to call.
         backward_errors: For each tangent what eager's backward from that output raises, empty
             where it does not; no entries where all of it is well.
@@ -185,6 +186,7 @@ class FunctionMetadata:
     backward_errors: tuple[str, ...] = ()
     rewritten: tuple[int, ...] = ()
     read_before: tuple[int, ...] = ()
+    draws: tuple[str, ...] = ()
     symbols: tuple[tuple[int, Any], ...] = ()
 
     @property

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-_DRAW_SEED = torch.ops.primtorch.draw_seed.default
+DRAW_SEED = torch.ops.primtorch.draw_seed.default
 
 _ALIASES = frozenset((aten.detach.default, aten.alias.default, aten.lift_fresh.default))
 _MULTIPLE_VIEWS = frozenset((aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int))
@@ -387,7 +387,7 @@ class RecordingContext:
         ]
 
     def _random(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if operator is _DRAW_SEED:
+        if operator is DRAW_SEED:
             return self.record(operator, args, kwargs, impure=True)
         key = (operator, self.seeds.ticket())
         known = self.seeds.results.get(key)

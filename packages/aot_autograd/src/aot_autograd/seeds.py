@@ -6,13 +6,43 @@ Invariant: two operators of one graph never share a number; the default generato
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from aot_autograd.recorder import Recorder
     from primtorch.fake import FakeTensor
+
+
+def generator_states(devices: Sequence[str]) -> dict[str, torch.Tensor]:
+    """The states of the default generators of devices."""
+    return {
+        device: torch.get_rng_state() if device == "cpu" else torch.cuda.get_rng_state(device)
+        for device in devices
+    }
+
+
+@contextmanager
+def generators_as(states: Mapping[str, torch.Tensor]) -> Iterator[None]:
+    """Inside, default generators go on from these states; afterwards from where they were."""
+    before = generator_states(tuple(states))
+    _set(states)
+    try:
+        yield
+    finally:
+        _set(before)
+
+
+def _set(states: Mapping[str, torch.Tensor]) -> None:
+    for device, state in states.items():
+        if device == "cpu":
+            torch.set_rng_state(state)
+        else:
+            torch.cuda.set_rng_state(state, device)
 
 
 class Seeds:

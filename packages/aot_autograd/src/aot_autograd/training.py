@@ -10,6 +10,7 @@ the compiled backward while it runs, so that it can free them as it goes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from aot_autograd.runtime import (
     storage_bases,
     without_effects,
 )
+from aot_autograd.seeds import generator_states, generators_as
 from aot_autograd.tangents import (
     present,
     promised_layouts,
@@ -189,6 +191,8 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
     constant = [n for n, requires in enumerate(metadata.value_requires_grad) if not requires]
     keep_primals = compiled.double is not None or bool(keeping.numbers)
     keep_before = _before_of(compiled)
+    draws = _draws(compiled)
+    native = _native.node is not None and not draws
     pending = [compiled.backward]  # until the forward has begun to run
     versions_of: Callable[[Sequence[Any]], list[int]] = _no_versions
 
@@ -197,7 +201,7 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
         nonlocal versions_of
         tensors = [number for number, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
         versions_of = _versions(tensors, len(args))
-        if _native.node is not None:
+        if native:
             made.begin(tuple(tensors))  # type: ignore[attr-defined]
         while pending:
             pending.pop().start()
@@ -207,6 +211,7 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
             first_call(args)
         inputs = take_inputs(args)
         primals = versions = None
+        states = generator_states(draws)
         if keep_primals:
             primals = args.copy()
             if keep_before is not None:
@@ -217,7 +222,11 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
             checked_length(outputs, total_outputs, "forward")
         ctx.save_for_backward(*inputs, *take_outputs(outputs))
         numbers = _numbers(keeping, primals, outputs) if keeping.numbers else ()
-        ctx.kept = (primals, versions, numbers, sizes)
+        ctx.kept = (
+            (primals, versions, numbers, sizes, states)
+            if draws
+            else (primals, versions, numbers, sizes)
+        )
         ctx.set_materialize_grads(False)
         results = tuple(outputs[:forward_outputs])
         if constant:
@@ -227,7 +236,7 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
         return results
 
     made: Callable[..., Any] = forward
-    if _native.node is not None:
+    if native:
         made = _native.node.Forward(
             run=run,
             python=forward,
@@ -258,7 +267,7 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
 
     def backward(ctx: Any, *gradients: Any) -> Any:
         saved = ctx.saved_tensors if saves else ()
-        primals, versions, numbers, sizes = ctx.kept or (None, None, (), None)
+        primals, versions, numbers, sizes, *states = ctx.kept or (None, None, (), None)
         tangents, absent, foreign = lay_out(gradients, sizes)
         values = [*numbers, *saved]
         del saved
@@ -269,7 +278,8 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
         if foreign or grad_mode():
             seeds = [values[slot] for slot in compiled.seeds]
             double = differentiable_backward(compiled, primals, versions)
-            return (None, None, *double(list(primals or ()), seeds, tangents))
+            with generators_as(states[0]) if states else nullcontext():
+                return (None, None, *double(list(primals or ()), seeds, tangents))
         chosen = known.get(absent) or backwards.of(absent)
         run = chosen.deferred.made or chosen.deferred()
         if chosen.kept is not None:
@@ -290,7 +300,8 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
         return (None, None, *results)
 
     tangents = tangent_outputs(metadata)
-    if _native.node is None or any(metadata.backward_errors) or len(tangents) > _MOST_BITS:
+    refused = any(metadata.backward_errors) or len(tangents) > _MOST_BITS
+    if _native.node is None or refused or _draws(compiled):
         return backward
 
     def resolve(absent: int) -> tuple[Any, ...] | None:
@@ -339,6 +350,11 @@ def _versions(tensors: Sequence[int], count: int) -> Callable[[Sequence[Any]], l
             return [0 if tensor.is_inference() else tensor._version for tensor in take(args)]
 
     return versions
+
+
+def _draws(compiled: Compiled) -> tuple[str, ...]:
+    """The generators whose states are kept for derivatives of derivatives."""
+    return compiled.metadata.draws if compiled.double is not None else ()
 
 
 def _before_of(compiled: Compiled) -> Callable[[list[Any]], None] | None:

@@ -174,6 +174,8 @@ def _allowed(function: Any, owner: Any) -> bool:
             return True
         if isinstance(owner, (tuple, frozenset, BaseException, *_ITERATOR_TYPES)):
             return True
+        if isinstance(owner, torch.autograd.graph.Node):
+            return False  # hooks and gradients of a run that is not this one
         if isinstance(owner, type):
             return (owner.__module__ or "").partition(".")[0] in _PURE_MODULES
         kind = type(owner).__module__ or ""

@@ -38,7 +38,6 @@ _INTERPRETED: frozenset[Any] = frozenset(
             "__contains__",
             "__format__",
             "__repr__",
-            "register_hook",
         )
     }
     # attention inside it must be seen as the operator it is
