@@ -8,8 +8,8 @@ autograd state and gradients, of inputs, of what they were made from, and of out
 stage can't compile runs in eager. Two differences are ours to have: where a graph saved a value of its own and the
 program then changed the tensor that eager saved, eager's backward raises and ours gives the gradient that is right;
 and gradients of gradients are computed from a graph's inputs, so ours raise where a later graph changed one that eager
-did not save. With `--journal` a run that was interrupted goes on where it was; several processes may share the work, each with seeds and a journal of its own. Exit
-status 1 if a program differs.
+did not save. With `--journal` a run that was interrupted goes on where it was; several processes may share
+the work, each with seeds and a journal of its own. Exit status 1 if a program differs.
 """
 
 from __future__ import annotations
