@@ -192,7 +192,7 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
     keep_primals = compiled.double is not None or bool(keeping.numbers)
     keep_before = _before_of(compiled)
     draws = _draws(compiled)
-    native = _native.node is not None and not draws
+    native = None if draws else _native.node
     pending = [compiled.backward]  # until the forward has begun to run
     versions_of: Callable[[Sequence[Any]], list[int]] = _no_versions
 
@@ -201,7 +201,7 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
         nonlocal versions_of
         tensors = [number for number, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
         versions_of = _versions(tensors, len(args))
-        if native:
+        if native is not None:
             made.begin(tuple(tensors))  # type: ignore[attr-defined]
         while pending:
             pending.pop().start()
@@ -236,8 +236,8 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
         return results
 
     made: Callable[..., Any] = forward
-    if native:
-        made = _native.node.Forward(
+    if native is not None:
+        made = native.Forward(
             run=run,
             python=forward,
             before=keep_before,
