@@ -33,8 +33,8 @@ def breaking(monkeypatch, tmp_path):
     written = cpu.kernel_source
 
     def install(which):
-        def broken(kernel):
-            source = written(kernel)
+        def broken(kernel, **settings):
+            source = written(kernel, **settings)
             if which(kernel):
                 return dataclasses.replace(source, text=source.text + "\n#error broken\n")
             return source
