@@ -229,6 +229,7 @@ def random_programs(session: nox.Session) -> None:
     _prepare(session, *_declared("dynamo"))
     seeds = session.posargs or ["1000", "3000"]
     session.run("python", "packages/dynamo/tests/random_programs.py", *seeds)
+    session.run("python", "packages/dynamo/tests/container_programs.py", *seeds)
 
 
 @nox.session

@@ -49,6 +49,7 @@ from dynamo.machine.interpreter import Machine
 from dynamo.source import ArraySource, FunctionSource, LocalSource
 from dynamo.stored.entry import Material
 from dynamo.values import locks, regions
+from dynamo.values.apart import changed_apart
 from dynamo.values.modules import runs_packed
 from dynamo.values.session import Session, runs_in_python
 from dynamo.values.tensor_subclasses import outer_modes
@@ -412,6 +413,7 @@ def _finish(
     guards: list[Guard] = [Guard(None, GuardKind.GLOBAL_STATE, state), *session.guards.values()]
     guards.extend(_aliasing(recorder))
     guards.extend(_arrays_apart(recorder))
+    guards.extend(changed_apart(session))
     places = None
     if recorder.sizes is not None:
         guards.extend(recorder.sizes.frozen_guards())

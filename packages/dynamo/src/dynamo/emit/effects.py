@@ -12,7 +12,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from dynamo.values.iterators import advance_original
-from dynamo.values.shadows import DELETED, same, snapshot
+from dynamo.values.shadows import DELETED, Unread, same, snapshot
 from dynamo.values.warned import issue, issue_above
 
 if TYPE_CHECKING:
@@ -85,7 +85,9 @@ def _container(emitter: Emitter, shadow: Shadow, pending: list[str]) -> None:
         _instance(emitter, shadow, pending)
         return
     target = emitter.source(shadow.source)
-    if isinstance(copy, dict):
+    if id(copy) in emitter.session.unread and not isinstance(copy, set):
+        _unread(emitter, shadow, target, pending)
+    elif isinstance(copy, dict):
         _mapping(emitter, shadow, target, pending)
     elif isinstance(copy, set):
         before, now = set(shadow.snapshot), set(set.__iter__(copy))
@@ -99,6 +101,18 @@ def _container(emitter: Emitter, shadow: Shadow, pending: list[str]) -> None:
     else:
         items = emitter.value(tuple(list.__iter__(copy)))
         pending.append(f"list.__setitem__({target}, slice(None), {items})")
+
+
+def _unread(emitter: Emitter, shadow: Shadow, target: str, pending: list[str]) -> None:
+    """What was added goes behind whatever the live list holds by then; what was taken was its front."""
+    kind = "list" if isinstance(shadow.copy, list) else emitter.constant(collections.deque)
+    if shadow.taken and kind == "list":
+        pending.append(f"list.__delitem__({target}, slice({shadow.taken}))")
+    else:
+        pending.extend([f"{kind}.popleft({target})"] * shadow.taken)
+    added = tuple(item for item in snapshot(shadow.copy) if type(item) is not Unread)
+    if added:
+        pending.append(f"{kind}.extend({target}, {emitter.value(added)})")
 
 
 def _mapping(emitter: Emitter, shadow: Shadow, target: str, pending: list[str]) -> None:
@@ -119,6 +133,8 @@ def _mapping(emitter: Emitter, shadow: Shadow, target: str, pending: list[str]) 
                     f"{cls}.__setitem__({target}, {emitter.value(key)}, {emitter.value(value)})"
                 )
         return
+    if not shadow.keys_guarded:
+        emitter.session.guard_keys(shadow)
     pairs = [(emitter.value(key), emitter.value(value)) for key, value in now.items()]
     pending.append(f"{cls}.clear({target})")
     pending.extend(f"{cls}.__setitem__({target}, {key}, {value})" for key, value in pairs)

@@ -59,6 +59,8 @@ class Machine:
         if len(frames) > _DEEPEST:
             raise GraphBreak(BreakReason.RECURSION, "calls are nested too deeply to inline")
         frame.breaks_raise = self.breaks_raise
+        if not self.session.lazily:
+            return self._run_in_rule(frame)
         frames.append(frame)
         ops = frame.ops
         break_ticks = self.break_ticks
@@ -89,6 +91,14 @@ class Machine:
                 if not self._handle(frame, error):
                     del frames[frames.index(frame) :]
                     raise
+
+    def _run_in_rule(self, frame: Frame) -> Any:
+        """The same for what a rule calls: the program may leave containers unread again."""
+        self.session.lazily = True
+        try:
+            return self.run(frame)
+        finally:
+            self.session.lazily = False
 
     def _handle(self, frame: Frame, error: BaseException) -> bool:
         """Go to the handler that protects the current instruction, if there is one."""

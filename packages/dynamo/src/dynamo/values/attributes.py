@@ -475,7 +475,10 @@ def _own(session: Session, owner: Any, name: str) -> Any:
         return MISSING
     source = session.sources.get(id(owner))
     value = own[name]
-    if source is None or session.is_created(owner) or type(value) is Lazy:
+    own_copy = (
+        id(owner) in session.shadows_by_copy
+    )  # of a container: it has what the program put there
+    if source is None or own_copy or session.is_created(owner) or type(value) is Lazy:
         return session.resolve(value)
     key = (id(owner), name)
     memo = session.attribute_memo

@@ -21,7 +21,7 @@ from dynamo._torch import DISABLED_WRAPPER, module_initialiser
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
 from dynamo.source import ConstantSource, ReferentSource
-from dynamo.values import attributes, modules, operators
+from dynamo.values import attributes, modules, operators, unread
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
 from dynamo.values.lifetimes import is_held
@@ -36,6 +36,8 @@ from dynamo.values.transforms import transformed_outside
 from dynamo.values.wrap import is_constant
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dynamo.machine.interpreter import Machine
 
 __all__ = ["call", "construct", "instantiate", "is_marked", "keyword_arguments"]
@@ -72,6 +74,24 @@ _MARKS = (
     "_dynamo_allow_in_graph",
     "_dynamo_marked_constant",
 )
+# Their rules read no container, or ask for it by `operators`.
+_UNREADING: frozenset[Any] = frozenset(
+    {
+        isinstance,
+        issubclass,
+        type,
+        len,
+        bool,
+        callable,
+        getattr,
+        hasattr,
+        setattr,
+        delattr,
+        iter,
+        id,
+    }
+    | {operator.getitem, operator.setitem, operator.contains, operator.truth, operator.not_}
+)
 _NATIVE = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -104,12 +124,14 @@ def call(
     except TypeError:
         rule = None
     if rule is not None:
-        return rule(machine, args, kwargs)
+        if function in _UNREADING:
+            return rule(machine, args, kwargs)
+        return _by_rule(machine, rule, args, kwargs)
     if isinstance(function, _NATIVE):
         found = _unbound_rule(function, kind)
         if found is not None:
             receiver: Any = function
-            return found(machine, (receiver.__self__, *args), kwargs)
+            return _by_rule(machine, found, (receiver.__self__, *args), kwargs)
         return call_native(machine, function, args, kwargs)
     if isinstance(function, type):
         return instantiate(machine, function, args, kwargs)
@@ -129,6 +151,22 @@ def call(
     if kind is TracedCallable:
         return call(machine, function.function, args, kwargs)
     return _object(machine, function, args, kwargs, resumable=resumable)
+
+
+def _by_rule(
+    machine: Machine, rule: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Apply a rule, which looks into containers as it likes: all that it meets are open."""
+    session = machine.session
+    if session.unread:
+        unread.open_all(session, args)
+        unread.open_all(session, kwargs)
+    before = session.lazily
+    session.lazily = False
+    try:
+        return rule(machine, args, kwargs)
+    finally:
+        session.lazily = before
 
 
 def _unbound_rule(function: Any, kind: type) -> Any:
@@ -158,7 +196,7 @@ def _function(
 ) -> Any:
     rule = RULES.get(function)
     if rule is not None:
-        return rule(machine, args, kwargs)
+        return _by_rule(machine, rule, args, kwargs)
     session = machine.session
     if not session.is_created(function):
         if function.__module__ and function.__module__.startswith("primtorch"):
@@ -170,7 +208,7 @@ def _function(
         if function.__module__ and function.__module__.startswith("torch"):
             rule = NAMED_RULES.get((function.__module__, function.__qualname__))
             if rule is not None:
-                return rule(machine, args, kwargs)
+                return _by_rule(machine, rule, args, kwargs)
             if function.__code__ is DISABLED_WRAPPER and _is_optimizers(function):
                 wrapper: Any = function
                 return call(machine, wrapper.__wrapped__, args, kwargs, resumable=resumable)
@@ -193,6 +231,8 @@ def _function(
             if type(behind) is types.FunctionType and _is_optimizers(behind):
                 session.guard_function_code(function)
                 return machine.inline(behind, args, kwargs, resumable=resumable)
+            if session.unread:
+                unread.open_all(session, (args, kwargs))
             if "_dynamo_allow_in_graph" in marks:
                 return session.recorder.record_opaque(function, args, kwargs)
             if "_dynamo_marked_constant" in marks:

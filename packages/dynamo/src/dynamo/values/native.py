@@ -18,12 +18,12 @@ import torch
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.graph.tensor_classes import is_traced
-from dynamo.values import operators
+from dynamo.values import operators, unread
 from dynamo.values.attributes import class_attribute, special
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
 from dynamo.values.shadows import Lazy
-from dynamo.values.wrap import CONSTANTS, is_constant
+from dynamo.values.wrap import CONSTANTS, is_constant, open_container
 from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
@@ -88,6 +88,9 @@ def call_native(
         owner = args[0]
     if owner is not None:
         session.check_iterator(owner)
+    if session.unread and not (owner is not None and name in unread.STORING):
+        unread.open_all(session, args if owner is None or owner is receiver else args[1:])
+        unread.open_all(session, kwargs)
     if isinstance(owner, dict | list | set | collections.deque):
         return _container_method(machine, function, owner, name, args, kwargs)
     if _is_torch(function):
@@ -209,6 +212,10 @@ def _container_method(
                 return operators.dict_item(machine, owner, rest[0])
             if name == "__contains__":
                 return found
+        elif name == "setdefault" and rest:
+            operators.contains_plain(machine, owner, rest[0])
+        elif name == "__setitem__" and rest:
+            operators.note_write(machine, owner, operators.as_key(machine, rest[0]))
         else:
             operators.guard_keys(machine, owner)
         if name in _KEYED and rest:
@@ -226,6 +233,18 @@ def _container_method(
             item if isinstance(item, set | list) else operators.as_key(machine, item)
             for item in rest
         )
+    shadow = session.unread.get(id(owner))
+    if shadow is not None:
+        if name in ("extend", "extendleft", "update"):
+            rest = tuple(list(operators.iterate(machine, item)) for item in rest)
+            shadow = session.unread.get(id(owner))  # the arguments may have been the same container
+        if shadow is not None:
+            frame = machine.frames[-1]
+            dropped = session.lazily and frame.ops[frame.pc].name == "POP_TOP"
+            found = unread.method(session, shadow, name, rest, dropped=dropped)
+            if found is not unread.NOT_HERE:
+                return found
+        open_container(session, owner)
     if name not in _STRUCTURAL[base]:
         if base is list and name == "sort" and not rest:
             from dynamo.values.sorting import own_order  # it calls this module
@@ -292,6 +311,7 @@ def _argument(machine: Machine, value: Any) -> Any:
     if isinstance(value, (set, frozenset, slice, BaseException, *_ITERATOR_TYPES)):
         return value
     if isinstance(value, type | types.ModuleType | types.BuiltinFunctionType | TracedCallable):
+        open_container(machine.session, getattr(value, "__self__", None))
         return value
     if isinstance(value, _CALLABLE_KINDS) and not (
         isinstance(value, torch.nn.Module) and special(type(value), "__iter__") is not None

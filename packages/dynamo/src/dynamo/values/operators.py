@@ -15,11 +15,13 @@ import torch
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
 from dynamo.source import ConstantSource
+from dynamo.values import unread
 from dynamo.values.attributes import special
 from dynamo.values.generators import TracedGenerator
 from dynamo.values.iterators import AheadIterator
 from dynamo.values.shadows import Lazy
-from dynamo.values.wrap import CONSTANTS
+from dynamo.values.unread import NOT_HERE, open_all
+from dynamo.values.wrap import CONSTANTS, open_container
 from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
@@ -35,11 +37,9 @@ __all__ = [
     "compare",
     "contains",
     "contains_plain",
-    "convert",
     "delete_subscript",
     "dict_item",
     "force",
-    "format_text",
     "get_iterator",
     "guard_keys",
     "identical",
@@ -47,6 +47,7 @@ __all__ = [
     "length",
     "list_search",
     "mapping_items",
+    "note_write",
     "plain_numbers",
     "send",
     "store_subscript",
@@ -119,6 +120,8 @@ def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any
                 return result
     first = special(kind_left, forward)
     second = special(kind_right, backward)
+    if function is operator.iadd and id(left) in machine.session.unread:
+        return _extended(machine, left, right)
     if first is None and second is None:
         _prepare(machine, left)
         _prepare(machine, right)
@@ -145,6 +148,17 @@ def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any
         f"unsupported operand type(s) for {symbol}: '{kind_left.__name__}' and "
         f"'{kind_right.__name__}'"
     )
+
+
+def _extended(machine: Machine, left: Any, right: Any) -> Any:
+    """`left += right` of a list that the program has not read."""
+    session = machine.session
+    items = list(iterate(machine, right))
+    shadow = session.unread.get(id(left))  # `right` may have been the same list
+    if shadow is None or unread.method(session, shadow, "extend", (items,)) is NOT_HERE:
+        open_container(session, left)
+        left.extend(items)
+    return left
 
 
 def unary(machine: Machine, function: Callable[..., Any], value: Any) -> Any:
@@ -235,6 +249,8 @@ def truth(machine: Machine, value: Any) -> bool:
             return bool(_call(machine, method, value))
     if isinstance(value, dict):
         guard_keys(machine, value)
+    elif id(value) in machine.session.unread:
+        return bool(unread.ask(machine.session, value, unread.truth, bool))
     return bool(value)
 
 
@@ -246,16 +262,15 @@ def guard_keys(machine: Machine, value: Any) -> None:
     shadow = machine.session.shadows_by_copy.get(id(value))
     if shadow is None or shadow.keys_guarded or not isinstance(value, dict):
         return
-    shadow.keys_guarded = True
-    reals = machine.session.reals
-    keys = tuple(reals.get(id(key), key) for key in shadow.snapshot[::2])
-    machine.session.guard(GuardKind.KEYS, shadow.source, keys)
+    machine.session.guard_keys(shadow)
 
 
 def force(machine: Machine, value: Any) -> None:
     """Resolve the elements of a container that were left for later."""
     resolve = machine.session.resolve
     kind = type(value)
+    if machine.session.unread:
+        open_all(machine.session, value)
     if kind is list:
         for i, item in enumerate(value):
             if type(item) is Lazy:
@@ -266,6 +281,7 @@ def force(machine: Machine, value: Any) -> None:
             item = dict.__getitem__(value, key)
             if type(item) is Lazy:
                 made = resolve(item)
+                open_all(machine.session, made)
                 dict.__setitem__(value, key, made)
                 shadow = machine.session.shadows_by_copy.get(id(value))
                 if shadow is not None:
@@ -277,6 +293,8 @@ def force(machine: Machine, value: Any) -> None:
 def _prepare(machine: Machine, value: Any) -> None:
     if isinstance(value, dict | list):
         force(machine, value)
+    elif machine.session.unread:
+        open_all(machine.session, value)
 
 
 def check_plain_contents(machine: Machine, value: Any, depth: int = 0) -> None:
@@ -353,6 +371,10 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
         return found
     if isinstance(container, set | frozenset | str | bytes | range):
         item = as_key(machine, item)
+        if id(container) in machine.session.unread:
+            return unread.ask(
+                machine.session, container, unread.contains_in_set, operator.contains, item
+            )
         return bool(item in container)
     if isinstance(container, torch.Tensor):
         found = _overridden(machine, torch.Tensor.__contains__, container, item)
@@ -360,8 +382,10 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
             found = operator.contains(container, item)
         return truth(machine, found)
     if isinstance(container, list | tuple):
+        open_container(machine.session, container)
         return _sequence_contains(machine, container, item)
     if hasattr(kind, "__contains__"):
+        open_container(machine.session, container)
         return bool(item in container)
     if isinstance(container, type):
         found_method = special(type(container), "__contains__")
@@ -391,16 +415,24 @@ def _guard_presence(machine: Machine, container: Any, key: Any, *, found: bool) 
     shadow = machine.session.shadows_by_copy.get(id(container))
     if shadow is None or shadow.keys_guarded:
         return
-    before = found or any(
-        k is key or (type(k) is not FakeTensor and k == key) for k in shadow.snapshot[::2]
-    )
+    if key in shadow.asked:
+        return  # as the program left it
+    shadow.asked.add(key)
     key = machine.session.reals.get(id(key), key)
     if type(key) is FakeTensor:
         return  # made in this call: in no dict from outside
-    if found and not shadow.contents_changed:
-        machine.session.guard(GuardKind.CONTAINS, shadow.source, key)
-    elif not found and not before:
-        machine.session.guard(GuardKind.LACKS, shadow.source, key)
+    kind = GuardKind.CONTAINS if found else GuardKind.LACKS
+    machine.session.guard(kind, shadow.source, key)
+
+
+def note_write(machine: Machine, container: Any, key: Any) -> None:
+    """The program sets a key of a dict: from now on its presence says nothing of the dict outside."""
+    shadow = machine.session.shadows_by_copy.get(id(container))
+    if shadow is None:
+        return
+    if shadow.owner is not None:
+        guard_keys(machine, container)
+    shadow.asked.add(key)
 
 
 def subscript(machine: Machine, container: Any, key: Any) -> Any:
@@ -409,6 +441,8 @@ def subscript(machine: Machine, container: Any, key: Any) -> Any:
     if kind is list or kind is tuple:
         if type(key) is slice and not _plain_slice(key):
             key = _sized(key)
+        if id(container) in machine.session.unread:
+            return unread.ask(machine.session, container, unread.element, operator.getitem, key)
         value = container[key]
         return machine.session.resolve(value) if type(value) is Lazy else value
     if kind is FakeTensor and not machine.session.recorder.kinds:
@@ -437,6 +471,8 @@ def subscript(machine: Machine, container: Any, key: Any) -> Any:
             from dynamo.values import calls
 
             return calls.call(machine, maker, (key,), {})
+    if id(container) in machine.session.unread:
+        return unread.ask(machine.session, container, unread.element, operator.getitem, key)
     return machine.session.resolve(container[key])
 
 
@@ -456,6 +492,8 @@ def _sized(key: slice) -> slice:
 def _prepare_index(machine: Machine, key: Any) -> Any:
     if type(key) is list:
         force(machine, key)
+    elif machine.session.unread:
+        open_all(machine.session, key)
     return key
 
 
@@ -470,6 +508,7 @@ def contains_plain(machine: Machine, container: Any, key: Any) -> bool:
 def list_search(machine: Machine, owner: Any, name: str, args: tuple[Any, ...]) -> Any:
     """`list.index`, `remove` and `count`, comparing as the program would."""
     wanted = args[0]
+    open_container(machine.session, owner)
     start, stop = 0, len(owner)
     if name == "index" and len(args) > 1:
         start, stop, _ = (
@@ -505,7 +544,7 @@ def _dict_item(machine: Machine, container: Any, key: Any) -> Any:
     shadow = session.shadows_by_copy.get(id(container))
     if shadow is not None and not dict.__contains__(container, key):
         missing = special(type(container), "__missing__")
-        guard_keys(machine, container)
+        _guard_presence(machine, container, key, found=False)
         if missing is not None:
             return _call(machine, missing, container, key)
         factory = getattr(container, "default_factory", None)
@@ -535,10 +574,19 @@ def store_subscript(machine: Machine, container: Any, key: Any, value: Any) -> N
         return
     if isinstance(container, dict):
         key = as_key(machine, key)
-        guard_keys(machine, container)
+        note_write(machine, container, key)
     elif isinstance(container, list) and type(key) is slice:
         value = list(iterate(machine, value))
+        if key == slice(None) and type(container) is list:
+            _cleared(machine, container)
+    open_container(machine.session, container)
     container[key] = value
+
+
+def _cleared(machine: Machine, container: Any) -> None:
+    shadow = machine.session.unread.get(id(container))
+    if shadow is not None:
+        unread.method(machine.session, shadow, "clear", ())
 
 
 def delete_subscript(machine: Machine, container: Any, key: Any) -> None:
@@ -550,6 +598,11 @@ def delete_subscript(machine: Machine, container: Any, key: Any) -> None:
     if isinstance(container, dict):
         key = as_key(machine, key)
         guard_keys(machine, container)
+    shadow = machine.session.unread.get(id(container))
+    if shadow is not None:
+        if key == 0 and unread.take_first(machine.session, shadow, dropped=True) is not NOT_HERE:
+            return
+        open_container(machine.session, container)
     del container[key]
 
 
@@ -574,6 +627,8 @@ def length(machine: Machine, value: Any) -> Any:
         return _call(machine, method, value)
     if isinstance(value, dict):
         guard_keys(machine, value)
+    elif id(value) in machine.session.unread:
+        return unread.ask(machine.session, value, unread.length, len)
     return len(value)
 
 
@@ -623,6 +678,8 @@ class SequenceIterator:
 def get_iterator(machine: Machine, value: Any) -> Any:
     """`iter(value)`; always an object that `advance` and C code can drive."""
     kind = type(value)
+    if machine.session.unread:
+        open_container(machine.session, value)
     if kind is list or kind is tuple or kind is TracedGenerator or kind is AheadIterator:
         return iter(value)
     if isinstance(value, torch.Tensor):
@@ -684,6 +741,7 @@ def iterate(machine: Machine, value: Any) -> Iterator[Any]:
 def take(machine: Machine, value: Any, count: int) -> list[Any]:
     """The first `count` elements, fewer if there are fewer."""
     if type(value) is tuple or type(value) is list:
+        open_container(machine.session, value)
         return [machine.session.resolve(item) for item in value[:count]]
     items: list[Any] = []
     iterator = get_iterator(machine, value)
@@ -737,36 +795,3 @@ def plain_numbers(value: Any) -> Any:
     if kind is dict:
         return {plain_numbers(key): plain_numbers(item) for key, item in value.items()}
     return value
-
-
-# -- text ----------------------------------------------------------------------------------------------
-
-
-def convert(machine: Machine, conversion: str, value: Any) -> Any:
-    """`!s`, `!r` and `!a` of an f-string."""
-    from dynamo.values import calls
-
-    match conversion:
-        case "s":
-            return calls.call(machine, str, (value,), {})
-        case "r":
-            return calls.call(machine, repr, (value,), {})
-        case "a":
-            return calls.call(machine, ascii, (value,), {})
-    return value
-
-
-def format_text(machine: Machine, value: Any, spec: str) -> str:
-    """`format(value, spec)`."""
-    if type(value) is FakeTensor:
-        raise GraphBreak(BreakReason.DATA_DEPENDENT_VALUE, "a tensor is turned into text")
-    if isinstance(value, _SYMBOLIC):
-        value = plain_numbers(value)
-    method = special(type(value), "__format__")
-    if method is not None and type(value).__module__ != "enum":
-        return str(_call(machine, method, value, spec))
-    if type(value) not in CONSTANTS and not spec:
-        from dynamo.values import calls
-
-        return str(calls.call(machine, str, (value,), {}))
-    return format(value, spec)

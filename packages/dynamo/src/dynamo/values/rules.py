@@ -24,7 +24,7 @@ import torch
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.faults import require_programs
-from dynamo.values import attributes, operators
+from dynamo.values import attributes, operators, text
 from dynamo.values.arrays import TracedArray, type_of_array
 from dynamo.values.attributes import MISSING, special
 from dynamo.values.iterators import AheadIterator
@@ -365,7 +365,7 @@ _text("__repr__", ascii)
 
 @rule(format)
 def _format(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return operators.format_text(machine, args[0], args[1] if len(args) > 1 else "")
+    return text.format_text(machine, args[0], args[1] if len(args) > 1 else "")
 
 
 @rule(bool)

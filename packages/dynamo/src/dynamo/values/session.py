@@ -7,6 +7,7 @@ made during the capture. Invariant: no object that existed before the capture is
 from __future__ import annotations
 
 import builtins
+import collections
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,11 @@ from dynamo.source import (
     GlobalSource,
     InstanceAttributeSource,
     ItemSource,
+    LengthSource,
     Namespace,
     Source,
 )
-from dynamo.values.shadows import DELETED, Lazy, Shadow
+from dynamo.values.shadows import DELETED, Lazy, Shadow, snapshot
 from dynamo.values.wrap import guard_new_object, wrap
 from primtorch.serial import is_trusted_module
 
@@ -76,6 +78,7 @@ class Session:
         "held_locks",
         "instance_dicts",
         "kernel_choices",
+        "lazily",
         "numbers",
         "open_states",
         "outside_iterators",
@@ -87,6 +90,7 @@ class Session:
         "slot_writes",
         "sources",
         "state_writes",
+        "unread",
         "warned",
     )
 
@@ -98,6 +102,8 @@ class Session:
         self.sources: dict[int, Source] = {}
         self.shadows: dict[int, Shadow] = {}
         self.shadows_by_copy: dict[int, Shadow] = {}
+        self.unread: dict[int, Shadow] = {}  # containers without their elements, by the copy
+        self.lazily = True  # may containers stay unread? the interpreter opens them, rules don't
         self.instance_dicts: dict[int, Shadow] = {}
         self.fakes: dict[int, Any] = {}
         self.copied_arrays: list[Any] = []  # memory that also a copy stands for: `a[::-1]`
@@ -235,12 +241,34 @@ class Session:
                     now = dict.get(shadow.copy, key)
                     if type(held) is Lazy and _other_int(held.original, now):
                         yield held.source
+            elif isinstance(shadow.copy, list | collections.deque):
+                yield from self._changed_elements(shadow)
+            for name, held in (shadow.attributes or {}).items():
+                if type(held) is Lazy and _other_int(held.original, vars(shadow.copy).get(name)):
+                    yield held.source
+        for owner, member, value in self.slot_writes.values():
+            source = self.sources.get(id(owner))
+            if source is not None and _other_int(getattr(owner, member.__name__, None), value):
+                yield AttributeSource(source, member.__name__)
         for (_, name), (names, value) in self.global_writes.items():
             if _other_int(names.get(name), value):
                 yield self.global_source(names, name)
         for source, contents in self.changed_cells():
             if type(contents) is int:
                 yield AttributeSource(source, "cell_contents")
+
+    def _changed_elements(self, shadow: Shadow) -> Iterator[Source]:
+        """The length, and numbers in a list, where they are other ones now."""
+        before, now = shadow.original, snapshot(shadow.copy)
+        count = len(now)
+        if id(shadow.copy) in self.unread:
+            count += len(before) - 1 - shadow.taken
+        elif count == len(before):
+            for place, (old, new) in enumerate(zip(before, now, strict=True)):
+                if _other_int(old, new):
+                    yield ItemSource(shadow.source, place)
+        if count != len(before):
+            yield LengthSource(shadow.source)
 
     def _is_fixed(self, function: types.FunctionType) -> bool:
         """Whether the entry is for this very function, not for any with its code."""
@@ -343,6 +371,12 @@ class Session:
         self.sources[id(copy)] = source
         self._keep.append((original, copy))
         return shadow
+
+    def guard_keys(self, shadow: Shadow) -> None:
+        """The keys of an outside dict matter (their number, order, presence)."""
+        shadow.keys_guarded = True
+        keys = tuple(self.reals.get(id(key), key) for key in shadow.snapshot[::2])
+        self.guard(GuardKind.KEYS, shadow.source, keys)
 
     def instance_dict(self, owner: Any) -> dict[str, Any]:
         """The `__dict__` of an object as the capture sees it; a copy for objects from outside."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dynamo.source import Source
 
-__all__ = ["DELETED", "Lazy", "Shadow", "same"]
+__all__ = ["CLEARED", "DELETED", "Lazy", "Shadow", "Unread", "same"]
 
 
 class _Deleted:
@@ -24,6 +24,18 @@ class _Deleted:
 
 
 DELETED: Any = _Deleted()
+
+
+class Unread:
+    """What stands for all elements of a container that the program has not read."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "Unread()"
+
+
+CLEARED: Any = Unread()  # elements that the program has thrown away unread
 
 
 class Lazy:
@@ -43,7 +55,17 @@ class Lazy:
 class Shadow:
     """One copied container: the original, the copy, and the copy's contents at the start."""
 
-    __slots__ = ("attributes", "copy", "keys_guarded", "original", "owner", "snapshot", "source")
+    __slots__ = (
+        "asked",
+        "attributes",
+        "copy",
+        "keys_guarded",
+        "original",
+        "owner",
+        "snapshot",
+        "source",
+        "taken",
+    )
 
     def __init__(self, original: Any, copy: Any, source: Source, owner: Any = None) -> None:
         self.original = original
@@ -53,12 +75,14 @@ class Shadow:
         self.snapshot = snapshot(copy)
         self.attributes = dict(vars(copy)) if hasattr(copy, "__dict__") else None
         self.keys_guarded = False
+        self.asked: set[Any] = set()  # keys that the program asked for, wrote or deleted by itself
+        self.taken = 0  # elements taken from the front of an unread list
 
     @property
     def contents_changed(self) -> bool:
         """Whether elements, their order or their identity changed."""
         now = snapshot(self.copy)
-        if len(now) != len(self.snapshot):
+        if self.taken or len(now) != len(self.snapshot):
             return True
         return not all(map(same, now, self.snapshot))
 
@@ -83,7 +107,7 @@ def snapshot(container: Any) -> list[Any]:
         return flat
     if isinstance(container, set | frozenset):
         return sorted(container, key=id)
-    return list(container)
+    return list(list.__iter__(container) if isinstance(container, list) else container)
 
 
 def _ordered(container: Any) -> bool:

@@ -27,7 +27,7 @@ from dynamo.source import (
 )
 from dynamo.values.arrays import array_from_outside
 from dynamo.values.iterators import iterator_from_outside
-from dynamo.values.shadows import Lazy
+from dynamo.values.shadows import Lazy, Unread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from dynamo.source import Source
     from dynamo.values.session import Session
 
-__all__ = ["CONSTANTS", "guard_new_object", "is_constant", "wrap"]
+__all__ = ["CONSTANTS", "guard_new_object", "is_constant", "open_container", "wrap"]
 
 _HEAP_TYPE = 1 << 9
 CONSTANTS: frozenset[type] = frozenset(
@@ -208,32 +208,51 @@ def _container(session: Session, value: Any, source: Source) -> Any:
         _copy_attributes(value, copy, source)
         session.shadow_of(value, copy, source)
         return copy
-    if isinstance(value, set):
+    bound = value.maxlen if isinstance(value, collections.deque) else None
+    if isinstance(value, collections.deque):
+        copy = kind((), bound) if kind is collections.deque else kind.__new__(kind)
+        session.guard(GuardKind.EQUAL, AttributeSource(source, "maxlen"), bound)
+    else:
         copy = kind.__new__(kind)
-        session.guard(GuardKind.EQUAL, source, set(value))
-        for item in value:
+    _copy_attributes(value, copy, source)
+    if isinstance(value, set):
+        set.add(copy, Unread())
+    else:
+        extend = list.extend if isinstance(value, list) else collections.deque.extend
+        extend(copy, [Unread()])
+    session.unread[id(copy)] = session.shadow_of(value, copy, source)
+    if not session.lazily or (bound is not None and bound < 2):
+        open_container(session, copy)
+    return copy
+
+
+def open_container(session: Session, container: Any) -> None:
+    """Move the elements of an unread container in, each guarded, and the length with them."""
+    shadow = session.unread.get(id(container))
+    if shadow is None:
+        return
+    original, source = shadow.original, shadow.source
+    if isinstance(container, set):
+        session.guard(GuardKind.EQUAL, source, set(original))
+        added = [item for item in set.__iter__(container) if type(item) is not Unread]
+        for item in original:
             if not is_constant(item) and not isinstance(item, _IDENTITY):
                 raise session.refuse(f"the set {source.name()} holds {type(item).__name__}")
-            set.add(copy, item)
-        _copy_attributes(value, copy, source)
-        session.shadow_of(value, copy, source)
-        return copy
-    session.guard(GuardKind.LENGTH, source, len(value))
-    if isinstance(value, collections.deque):
-        copy = kind((), value.maxlen) if kind is collections.deque else kind.__new__(kind)
-        session.guard(GuardKind.EQUAL, AttributeSource(source, "maxlen"), value.maxlen)
-    else:
-        copy = kind.__new__(kind)
-    shadow = session.shadow_of(value, copy, source)
-    items = [wrap(session, item, ItemSource(source, i)) for i, item in enumerate(value)]
-    if isinstance(copy, collections.deque):
-        collections.deque.extend(copy, items)
-    else:
-        list.extend(copy, items)
-    _copy_attributes(value, copy, source)
-    shadow.snapshot = list(items)
-    shadow.attributes = dict(vars(copy)) if hasattr(copy, "__dict__") else None
-    return copy
+        del session.unread[id(container)]
+        set.clear(container)
+        set.update(container, [i for i in original if i not in shadow.asked or i in added], added)
+        shadow.snapshot = sorted(original, key=id)
+        return
+    session.guard(GuardKind.LENGTH, source, len(original))
+    items = [wrap(session, item, ItemSource(source, i)) for i, item in enumerate(original)]
+    kind: Any = list if isinstance(container, list) else collections.deque
+    added = [item for item in kind.__iter__(container) if type(item) is not Unread]
+    session.unread.pop(id(container), None)  # an element that holds it may have opened it
+    kind.clear(container)
+    kind.extend(container, items[shadow.taken :])
+    kind.extend(container, added)
+    shadow.snapshot = items
+    shadow.taken = 0
 
 
 def _copy_attributes(value: Any, copy: Any, source: Source) -> None:
