@@ -247,6 +247,18 @@ def seed_generators(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def fork_generators(settings: tuple[tuple[str, Any], ...]) -> Any:
+    """Enter `torch.random.fork_rng` with these arguments; what `join_generators` needs."""
+    context = torch.random.fork_rng(**dict(settings))
+    context.__enter__()
+    return context
+
+
+def join_generators(context: Any) -> None:
+    """Leave `fork_rng`: the generators go on from where they were."""
+    context.__exit__(None, None, None)
+
+
 _TRANSFORMS: dict[str, Callable[..., Any]] = {
     "jvp": _jvp,
     "vjp": _vjp,
@@ -282,6 +294,8 @@ __all__ = [
     "enter_module_hooks",
     "exit_autocast",
     "exit_inference_mode",
+    "fork_generators",
+    "join_generators",
     "leave_module_hooks",
     "seed_generators",
     "transform",

@@ -49,7 +49,8 @@ def emit_class(emitter: Emitter, cls: type) -> str:
 
 def _by_metaclass(emitter: Emitter, recipe: Any) -> str:
     title, bases = recipe.args
-    meta = emitter.value(recipe.maker)
+    hooked = isinstance(recipe.maker, functools.partial)
+    meta = emitter.value(recipe.maker.args[0] if hooked else recipe.maker)
     over = emitter.name("(" + "".join(f"{emitter.value(base)}, " for base in bases) + ")")
     options = _named(emitter, recipe.kwargs)
     names = emitter.name(f"{meta}.__prepare__({title!r}, {over}, {options})")
@@ -58,6 +59,9 @@ def _by_metaclass(emitter: Emitter, recipe: Any) -> str:
         emitter.remember(cell, emitter.name(f"{emitter.constant(types.CellType)}()"))
     for key, value in recipe.namespace.items():
         emitter.line(f"{names}[{key!r}] = {emitter.value(value)}")
+    if hooked:  # what the bases were told has happened already
+        maker = emitter.constant(recipe.maker.func)
+        return emitter.name(f"{maker}({meta}, {title!r}, {over}, {names})")
     if type(recipe.maker.__new__) is types.FunctionType and recipe.native:
         return emitter.name(f"{meta}({title!r}, {over}, {names}, {options})")
     return emitter.name(f"type.__new__({meta}, {title!r}, {over}, {names}, {options})")

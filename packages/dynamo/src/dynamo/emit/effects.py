@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.values.iterators import advance_original
 from dynamo.values.shadows import DELETED, Unread, same, snapshot
-from dynamo.values.warned import issue, issue_above
+from dynamo.values.warned import emit_warnings
 
 if TYPE_CHECKING:
     from dynamo.emit.reconstruct import Emitter
@@ -62,14 +62,7 @@ def emit_effects(emitter: Emitter) -> None:
             pending.append(f"{target}.cell_contents = {emitter.value(contents)}")
     for variable, value in session.state_writes.values():
         pending.append(f"{emitter.constant(variable)}.set({emitter.value(value)})")
-    for warned in session.warned:
-        given = f"{emitter.value(warned.message)}, {emitter.value(warned.category)}"
-        if warned.place is None:
-            pending.append(f"{emitter.constant(issue_above)}({given}, {warned.above})")
-        else:
-            filename, line, names = warned.place
-            at = f"{filename!r}, {line}, {emitter.constant(names)}"
-            pending.append(f"{emitter.constant(issue)}({given}, {at})")
+    emit_warnings(emitter, pending)
     emitter.lines.extend(pending)
 
 

@@ -14,6 +14,8 @@ import datetime as dt
 import decimal
 import enum
 import functools
+import pathlib
+import random
 import types
 import typing
 import weakref
@@ -24,7 +26,7 @@ import torch
 
 from dynamo.emit.classes import emit_class, emit_descriptor, emit_member
 from dynamo.emit.generators import emit_generator
-from dynamo.graph.gradients import as_dead_end, as_leaf, is_dead_end
+from dynamo.graph.gradients import as_dead_end, as_leaf, as_parameter, is_dead_end
 from dynamo.graph.tensor_classes import as_class, is_traced
 from dynamo.source import ConstantSource
 from dynamo.values.arrays import TracedArray
@@ -32,6 +34,7 @@ from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
 from dynamo.values.lifetimes import is_held
 from dynamo.values.operators import SequenceIterator, UserIterator
+from dynamo.values.references import PROXIES, CalledBack
 from dynamo.values.shadows import Lazy
 from primtorch.fake import FakeTensor
 
@@ -72,6 +75,7 @@ _PERMANENT = (
     complex,
     float,
     frozenset,
+    pathlib.PurePath,
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
 )
@@ -205,6 +209,10 @@ class Emitter:
                 name = self._fresh(f"{self.constant(as_leaf)}({name})")
             elif self.recorder.leaves and is_dead_end(self.recorder, value):
                 name = self._fresh(f"{self.constant(as_dead_end)}({name})")
+            own_class = recorder.parameters.get(id(value))
+            if own_class is not None:
+                made = f"{self.constant(as_parameter)}({name}, {self.constant(own_class)})"
+                name = self._fresh(made)
             self._output_names[id(value)] = name
             own = self.recorder.tensor_attributes.get(id(value))
             for attribute, item in (own or {}).items():
@@ -321,13 +329,12 @@ class Emitter:
             return self.remember(value, self._fresh(f"{self.constant(kind)}()"))
         if kind is super:
             raise CannotReconstruct("a super object")
-        if kind is weakref.ref:
-            machine = self.recorder.machine
-            if machine is not None and machine.frames and not is_held(machine, value()):
-                raise CannotReconstruct("a weak reference to an object that may be gone")
-            return self.remember(
-                value, self._fresh(f"{self.constant(weakref.ref)}({self.value(value())})")
-            )
+        if kind in (weakref.ref, CalledBack) or kind in PROXIES:
+            return self._weak(value, kind)
+        if kind is random.Random:
+            name = self.remember(value, self._fresh(f"{self.constant(kind)}(0)"))
+            self.line(f"{name}.setstate({self.constant(value.getstate())})")
+            return name
         if isinstance(value, collections.deque | collections.defaultdict) and kind in (
             collections.deque,
             collections.defaultdict,
@@ -353,6 +360,15 @@ class Emitter:
         if kind.__module__.partition(".")[0] == "torch" and not hasattr(value, "__dict__"):
             return self.constant(value)
         raise CannotReconstruct(f"a {kind.__qualname__} object of unknown origin")
+
+    def _weak(self, value: Any, kind: type) -> str:
+        session, machine = self.session, self.recorder.machine
+        target = session.proxies[id(value)] if kind in PROXIES else value()
+        if machine is not None and machine.frames and not is_held(machine, target):
+            raise CannotReconstruct("a weak reference to an object that may be gone")
+        maker = self.constant(weakref.proxy if kind in PROXIES else weakref.ref)
+        extra = f", {self.value(value.callback)}" if kind is CalledBack else ""
+        return self.remember(value, self._fresh(f"{maker}({self.value(target)}{extra})"))
 
     def _function(self, value: types.FunctionType) -> str:
         cells = value.__closure__

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
 __all__ = [
     "as_dead_end",
     "as_leaf",
+    "as_parameter",
     "assign_gradient",
     "beyond",
     "is_dead_end",
     "leaves_behind",
+    "new_parameter",
     "require_gradient",
     "tangled",
 ]
@@ -38,6 +40,21 @@ def as_leaf(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_leaf and tensor.requires_grad:
         return tensor
     return tensor.detach().requires_grad_()
+
+
+def as_parameter(tensor: torch.Tensor, cls: Any) -> torch.Tensor:
+    """A result that the program made a parameter."""
+    made: torch.Tensor = cls(tensor.detach(), tensor.requires_grad)
+    return made
+
+
+def new_parameter(recorder: Recorder, cls: type, data: Any, wanted: bool) -> Any:
+    """`nn.Parameter(data, wanted)`: the same memory, a leaf."""
+    made = recorder.record(torch.Tensor.detach, (data,), {})
+    if wanted:
+        require_gradient(recorder, made, wanted)
+    recorder.parameters[id(made)] = cls
+    return made
 
 
 def require_gradient(recorder: Recorder, owner: Any, wanted: bool) -> Any:

@@ -88,6 +88,7 @@ class Recorder:
         "mutated",
         "nodes",
         "overrides",
+        "parameters",
         "regions",
         "replaced",
         "required",
@@ -121,6 +122,7 @@ class Recorder:
         self.assigned: dict[int, Any] = {}  # outside tensors whose gradient was assigned
         self.required: list[Any] = []  # outside tensors that were made to require a gradient
         self.leaves: dict[int, tuple[Any, int]] = {}  # tensors made here that were, and where
+        self.parameters: dict[int, type] = {}  # those made here, by their classes
         self.replaced: dict[int, tuple[Any, Any]] = {}  # outside tensors and their new data
         self._inputs: dict[int, tuple[Source, Any, Any]] = {}
         self._first: torch.fx.Node | None = None

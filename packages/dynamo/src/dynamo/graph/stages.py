@@ -43,7 +43,13 @@ _STATE: frozenset[Any] = frozenset(
     }
 )
 _BETWEEN: frozenset[Any] = frozenset(
-    {regions.enter_module_hooks, regions.leave_module_hooks, regions.seed_generators}
+    {
+        regions.enter_module_hooks,
+        regions.leave_module_hooks,
+        regions.seed_generators,
+        regions.fork_generators,
+        regions.join_generators,
+    }
 )
 _READS = frozenset({"item", "sym_size", "check_at_run_time"})
 

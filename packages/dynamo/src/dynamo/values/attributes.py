@@ -82,6 +82,8 @@ def special(cls: type, name: str) -> types.FunctionType | None:
         return None
     if found.__module__ == "torch._tensor" and cls is not FakeTensor:  # `Tensor`'s own
         return None
+    if (found.__module__ or "").partition(".")[0] == "pathlib":  # on values, like a text's
+        return None
     return found
 
 
@@ -131,6 +133,8 @@ def _container(machine: Machine, owner: Any, name: str) -> Any:
 
 def _tensor(machine: Machine, owner: Any, name: str) -> Any:
     session = machine.session
+    if name == "grad_fn" and type(owner) is FakeTensor and _is_leaf(session, owner):
+        return None
     if name in _TENSOR_REFUSED:
         raise GraphBreak(
             BreakReason.UNSUPPORTED_VALUE, f"Tensor.{name} is not known while capturing"
@@ -163,6 +167,19 @@ def _tensor(machine: Machine, owner: Any, name: str) -> Any:
     if class_attribute(torch.Tensor, name) is MISSING:
         raise AttributeError(f"'Tensor' object has no attribute '{name}'")
     return getattr(owner, name)
+
+
+def _is_leaf(session: Session, owner: Any) -> bool:
+    """Whether autograd has no history of a tensor; guarded for one from outside."""
+    real = session.reals.get(id(owner))
+    with torch._C.DisableTorchFunction():
+        if real is None:
+            return bool(owner.is_leaf)
+        leaf = bool(real.is_leaf)
+    if leaf:
+        source = session.known_source(owner)
+        wrap(session, leaf, AttributeSource(source, "is_leaf"))
+    return leaf
 
 
 def _subclass_attribute(machine: Machine, owner: Any, real: Any, name: str) -> Any:
@@ -529,6 +546,10 @@ def store(machine: Machine, owner: Any, name: str, value: Any) -> None:
     from dynamo.values import calls
 
     session = machine.session
+    if session.proxies and id(owner) in session.proxies:
+        from dynamo.values.references import behind_proxy
+
+        owner = behind_proxy(machine, owner)
     if is_traced(owner):
         session.recorder.store_tensor_attribute(session, owner, name, value)
         return
@@ -621,6 +642,10 @@ def delete(machine: Machine, owner: Any, name: str) -> None:
     from dynamo.values import calls
 
     session = machine.session
+    if session.proxies and id(owner) in session.proxies:
+        from dynamo.values.references import behind_proxy
+
+        owner = behind_proxy(machine, owner)
     if isinstance(owner, types.ModuleType):
         load(machine, owner, name)
         session.global_writes[(id(owner.__dict__), name)] = (owner.__dict__, DELETED)

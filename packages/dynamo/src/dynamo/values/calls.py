@@ -20,13 +20,13 @@ from dynamo._native import CompiledFunction
 from dynamo._torch import DISABLED_WRAPPER, module_initialiser
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
-from dynamo.source import ConstantSource, ReferentSource
+from dynamo.source import ConstantSource
 from dynamo.values import attributes, modules, operators, unread
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
-from dynamo.values.lifetimes import is_held
 from dynamo.values.native import call_native
 from dynamo.values.numpy_values import call_dispatcher, is_dispatcher
+from dynamo.values.references import PROXIES, behind_proxy, referent
 from dynamo.values.rules import RULES, type_of
 from dynamo.values.session import runs_in_python
 from dynamo.values.states import NAMED_RULES
@@ -176,13 +176,17 @@ def _unbound_rule(function: Any, kind: type) -> Any:
     if kind is types.BuiltinFunctionType:
         receiver = function.__self__
         if isinstance(receiver, type):  # a class method of C code, bound to the class or a subclass
-            found = attributes.class_attribute(receiver, function.__name__)
-            return RULES.get(found) if type(found) is types.ClassMethodDescriptorType else None
+            for base in receiver.__mro__:
+                found = base.__dict__.get(function.__name__)
+                if type(found) is types.ClassMethodDescriptorType:
+                    return RULES.get(found)
+            return None
         receiver = type(receiver)
         if receiver is not types.ModuleType and receiver.__module__ != "builtins":
-            found = attributes.class_attribute(receiver, function.__name__)
-            if type(found).__hash__ is not None:
-                return RULES.get(found)
+            for base in receiver.__mro__:  # a method of the program's may stand before it
+                found = base.__dict__.get(function.__name__)
+                if type(found) is types.MethodDescriptorType:
+                    return RULES.get(found)
     return None
 
 
@@ -307,8 +311,10 @@ def _object(
     kind = type(function)
     if is_dispatcher(function):
         return call_dispatcher(machine, function, args, kwargs)
+    if kind in PROXIES:
+        return call(machine, behind_proxy(machine, function), args, kwargs, resumable=resumable)
     if isinstance(function, weakref.ref) and not args and not kwargs:
-        return _referent(machine, function)
+        return referent(machine, function)
     wrapped = getattr(function, "__wrapped__", None)
     if isinstance(function, functools._lru_cache_wrapper):
         if _known_outside(machine, function, args, kwargs):
@@ -345,20 +351,6 @@ def _object(
     if isinstance(bound, types.MethodType):
         return call(machine, bound, args, kwargs, resumable=resumable)
     return call_native(machine, function, args, kwargs)
-
-
-def _referent(machine: Machine, reference: Any) -> Any:
-    """What a weak reference refers to; one from outside is the same object in every call that fits."""
-    session = machine.session
-    if session.is_created(reference):
-        target = reference()
-        if session.is_created(target) and not is_held(machine, target):
-            raise GraphBreak(
-                BreakReason.UNSUPPORTED_VALUE,
-                "a weak reference is followed to an object that may be gone",
-            )
-        return target
-    return session.wrap(reference(), ReferentSource(session.known_source(reference)))
 
 
 def _known_outside(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import contextlib
 import dataclasses
 import functools
 import types
@@ -117,9 +118,9 @@ def make(
 ) -> Any:
     """A class by its metaclass's own `__new__`, written in C or the library's."""
     session = machine.session
-    for base in bases:
-        if not _plain(attributes.class_attribute(base, "__init_subclass__")):
-            raise _refuse(f"{base.__qualname__}.__init_subclass__ is called for a class")
+    hooked = not all(
+        _plain(attributes.class_attribute(base, "__init_subclass__")) for base in bases
+    )
     for key in list(dict.keys(namespace)):
         value = session.resolve(dict.__getitem__(namespace, key))
         dict.__setitem__(namespace, key, value)
@@ -132,11 +133,15 @@ def make(
     if "__module__" not in namespace and module is not None:
         dict.__setitem__(namespace, "__module__", module)
     native = _plain(attributes.class_attribute(meta, "__new__"))
-    recipe = Recipe(meta, (name, bases), dict(kwargs), dict(namespace), native)
+    given, kwargs = kwargs, {} if hooked else kwargs
+    maker: Any = functools.partial(without_hooks, meta) if hooked else meta
+    recipe = Recipe(maker, (name, bases), dict(kwargs), dict(namespace), native)
     for key in told:
         dict.__setitem__(namespace, key, None)
     if native:
-        made: Any = meta(name, bases, namespace, **kwargs)
+        made: Any = maker(name, bases, namespace, **kwargs)
+    elif hooked:
+        raise _refuse(f"{name} has a metaclass of the program's and a base with __init_subclass__")
     else:
         made = type.__new__(meta, name, bases, namespace, **kwargs)
     register(session, made, recipe)
@@ -147,7 +152,28 @@ def make(
 
         hook = attributes.class_attribute(type(value), "__set_name__")
         calls.call(machine, hook, (value, made, key), {})
+    if hooked:
+        _tell_bases(machine, made, given)
     return made
+
+
+def without_hooks(meta: Any, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
+    """The class, with no base's `__init_subclass__` called: one of a base that is then taken out is."""
+    hook = classmethod(lambda *_: None)
+    for layout in ({}, {"__slots__": ()}):
+        quiet = type("Quiet", (), {"__init_subclass__": hook, **layout})
+        with contextlib.suppress(TypeError):  # its instances are laid out differently
+            made = meta(name, (quiet, *bases), namespace)
+            made.__bases__ = bases
+            return made
+    raise TypeError(f"{name} can't be made without telling its bases")
+
+
+def _tell_bases(machine: Machine, made: type, given: dict[str, Any]) -> None:
+    from dynamo.values import calls
+
+    hook = attributes.load(machine, super(made, made), "__init_subclass__")
+    calls.call(machine, hook, (), given)
 
 
 def register(session: Session, made: Any, recipe: Recipe) -> None:

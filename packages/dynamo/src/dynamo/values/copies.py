@@ -1,8 +1,8 @@
 # ruff: noqa: ARG001 - one signature for all rules
 """`copy.copy` and `copy.deepcopy`, by Python's protocol on the interpreter's values.
 
-Containers and plain objects are copied here; a class's own `__copy__`, `__deepcopy__` is interpreted. Objects that
-describe their state otherwise (`__reduce__`), and leaves and views copied deeply, are graph breaks.
+Containers and plain objects are copied here; what a class says itself (`__copy__`, `__reduce__`, `__setstate__`) is
+interpreted. Views, which share a storage with what is not copied, are graph breaks.
 """
 
 from __future__ import annotations
@@ -56,9 +56,15 @@ def shallow_copy(machine: Machine, value: Any) -> Any:
         real = session.reals.get(id(value))
         attributes_of = session.recorder.tensor_attributes.get(id(value))
         plain = real is None or (type(real) is torch.Tensor and not vars(real))
+        if type(real) is torch.nn.Parameter and not vars(real) and not attributes_of:
+            maker: Any = torch.nn.Parameter
+            return calls.call(machine, maker, (value, bool(value.requires_grad)), {})
         if value.requires_grad or attributes_of or not plain:
             raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a tensor is copied by copy.copy")
         return session.recorder.record(torch.Tensor.detach, (value,), {})  # the same memory
+    made = _by_own_protocol(machine, value, None)
+    if made is not attributes.MISSING:
+        return made
     made = _empty(machine, value)
     return _fill(machine, value, made, lambda item: item)
 
@@ -83,6 +89,10 @@ def deep_copy(machine: Machine, value: Any, memo: dict[Any, Any]) -> Any:
     if type(value) is tuple:
         items = tuple(deep_copy(machine, item, memo) for item in value)
         return value if all(a is b for a, b in zip(items, value, strict=True)) else items
+    made = _by_own_protocol(machine, value, memo)
+    if made is not attributes.MISSING:
+        memo[id(value)] = made
+        return made
     made = memo[id(value)] = _empty(machine, value)
     machine.session.keep(value)
     return _fill(machine, value, made, lambda item: deep_copy(machine, item, memo))
@@ -91,8 +101,12 @@ def deep_copy(machine: Machine, value: Any, memo: dict[Any, Any]) -> Any:
 def _tensor(machine: Machine, value: Any, memo: dict[Any, Any]) -> Any:
     """A clone, where that is all that copying the whole storage means."""
     session = machine.session
-    real = session.reals.get(id(value))
+    real: Any = session.reals.get(id(value))
+    if isinstance(real, torch.nn.Parameter) and type(real) is torch.nn.Parameter:
+        return _leaf(machine, value, real, memo)
     memory = ("<memory>", id(value.storage))
+    if type(real) is torch.Tensor and real.is_leaf and value.requires_grad:
+        return _leaf(machine, value, real, memo)
     plain = (real is None or type(real) is torch.Tensor) and not value.requires_grad
     if not plain or memory in memo or not value.is_contiguous() or value.storage_offset() != 0:
         raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a tensor is copied deeply")
@@ -101,6 +115,102 @@ def _tensor(machine: Machine, value: Any, memo: dict[Any, Any]) -> Any:
     memo[memory] = True
     session.keep(value)
     return torch.clone(value)
+
+
+def _leaf(machine: Machine, value: Any, real: Any, memo: dict[Any, Any]) -> Any:
+    """A leaf of its own with the same data; a plain tensor's gradient is copied, too."""
+    memory = ("<memory>", id(value.storage))
+    whole = value.is_contiguous() and value.storage_offset() == 0
+    own = machine.session.recorder.tensor_attributes.get(id(value)) or vars(real)
+    parameter = isinstance(real, torch.nn.Parameter)
+    if own or (not parameter and (memory in memo or not whole)):
+        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a tensor is copied deeply")
+    memo[memory] = True
+    data = torch.clone(value.detach())
+    if parameter:
+        maker: Any = torch.nn.Parameter
+        return calls.call(machine, maker, (data, bool(value.requires_grad)), {})
+    calls.call(machine, attributes.load(machine, data, "requires_grad_"), (), {})
+    gradient = attributes.load(machine, value, "grad")
+    if gradient is not None:
+        attributes.store(machine, data, "grad", deep_copy(machine, gradient, memo))
+    return data
+
+
+def _by_own_protocol(machine: Machine, value: Any, memo: dict[Any, Any] | None) -> Any:
+    """A copy of an object whose class says itself how; MISSING for other objects. `memo` of a deep copy."""
+    kind: Any = type(value)
+    own = {
+        name: found
+        for name in ("__reduce_ex__", "__reduce__", "__getstate__", "__setstate__", "__new__")
+        if type(found := attributes.class_attribute(kind, name)) is types.FunctionType
+    }
+    if not own or isinstance(value, (*_CONTAINERS, FakeTensor)):
+        return attributes.MISSING
+    session = machine.session
+    for name, found in own.items():
+        session.guard_class_attribute(kind, name, found)
+    for name, args in (("__reduce_ex__", (4,)), ("__reduce__", ())):
+        if name in own:
+            told = machine.inline(own[name], (value, *args), {})
+            if isinstance(told, str):
+                return value
+            return _made_again(machine, value, memo, *told)
+    if hasattr(kind, "__getnewargs__") or hasattr(kind, "__getnewargs_ex__") or "__new__" in own:
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_CALL, f"{kind.__qualname__} says itself how it is copied"
+        )
+    made = session.created(object.__new__(kind))
+    if memo is not None:
+        memo[id(value)] = made
+        session.keep(value)
+    if "__getstate__" in own:
+        state = machine.inline(own["__getstate__"], (value,), {})
+        operators.force(machine, state)
+    elif _slots(kind):
+        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, f"a {kind.__qualname__} has slots")
+    else:
+        kept = session.instance_dict(value)
+        state = {name: session.resolve(item) for name, item in kept.items()}
+    if memo is not None:
+        state = deep_copy(machine, state, memo)
+    if "__setstate__" in own:
+        machine.inline(own["__setstate__"], (made, state), {})
+    else:
+        for name, item in operators.mapping_items(machine, state).items():
+            made.__dict__[name] = session.resolve(item)
+    return made
+
+
+def _made_again(
+    machine: Machine,
+    value: Any,
+    memo: dict[Any, Any] | None,
+    maker: Any,
+    args: tuple[Any, ...],
+    state: Any = None,
+    items: Any = None,
+    pairs: Any = None,
+) -> Any:
+    """By what `__reduce__` says: called, then given its state."""
+    if items is not None or pairs is not None or isinstance(state, tuple):
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_CALL, f"{type(value).__qualname__} says itself how it is copied"
+        )
+    if memo is not None:
+        args, state = deep_copy(machine, args, memo), deep_copy(machine, state, memo)
+    made = calls.call(machine, maker, args, {})
+    if memo is not None:
+        memo[id(value)] = made
+        machine.session.keep(value)
+    if state is None:
+        return made
+    if attributes.special(type(made), "__setstate__") is not None:
+        calls.call(machine, attributes.load(machine, made, "__setstate__"), (state,), {})
+        return made
+    for name, item in operators.mapping_items(machine, state).items():
+        attributes.store(machine, made, name, machine.session.resolve(item))
+    return made
 
 
 def _empty(machine: Machine, value: Any) -> Any:

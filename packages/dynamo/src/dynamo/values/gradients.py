@@ -52,6 +52,18 @@ def _weights(machine: Machine, value: Any, what: str) -> list[Any] | None:
     return None if value is None else _several(machine, value, what, absent=True)
 
 
+@rule(torch.nn.Parameter)
+def _parameter(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    given = dict(zip(("data", "requires_grad"), args, strict=False)) | kwargs
+    data, wanted = given.get("data"), given.get("requires_grad", True)
+    recorder = machine.session.recorder
+    if data is None:
+        data = recorder.call(torch.empty, (0,), {})
+    if type(data) is not FakeTensor or recorder.kinds.get(id(data)) or type(wanted) is not bool:
+        raise _stop("a Parameter is made of something other than a plain tensor")
+    return gradients.new_parameter(recorder, torch.nn.Parameter, data, wanted)
+
+
 @rule(torch.Tensor.requires_grad_)
 def _requires_grad(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     owner, wanted = (*args, kwargs.get("requires_grad", True))[:2]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OpenState",
+    "enter_state",
     "leave_state",
     "leave_states",
     "record_exits",
@@ -48,6 +49,7 @@ class OpenState:
     token: Any
     node: torch.fx.Node | None  # None: nothing of it is in the graph
     undo: Callable[[Any], None]
+    tick: int = 0  # of a block that can't be entered again: a break inside is one before it
 
 
 def refuse(machine: Machine, why: str) -> NoReturn:
@@ -66,6 +68,11 @@ def leave_states(machine: Machine) -> None:
 def record_exits(machine: Machine) -> list[Any]:
     """The graph ends here: it restores the state. Returns the managers to enter for real."""
     session = machine.session
+    for state in session.open_states:
+        if state.tick:
+            why = "a graph break follows inside of the block"
+            machine.break_ticks[state.tick] = (BreakReason.OUTSIDE_EFFECT, why)
+            raise Restart
     for state in reversed(session.open_states):
         if state.node is not None:
             session.recorder.state_call(state.undo, (state.node,))
@@ -78,16 +85,20 @@ def reenter(emitter: Emitter, managers: list[Any]) -> None:
         emitter.line(f"{emitter.value(manager)}.__enter__()")
 
 
-def _enter(
+def enter_state(
     machine: Machine,
     manager: Any,
     do: Callable[..., Any],
     undo: Callable[[Any], None],
     args: tuple[Any, ...],
+    *,
+    once: bool = False,
 ) -> None:
+    """A block begins: `do` sets the state, now and in the graph, `undo` restores it; can it be entered `once` only?"""
     session = machine.session
     node = session.recorder.state_call(do, args)
-    session.open_states.append(OpenState(manager, do(*args), node, undo))
+    tick = machine.frames[-1].tick if once else 0
+    session.open_states.append(OpenState(manager, do(*args), node, undo, tick))
 
 
 def leave_state(machine: Machine, manager: Any, what: str) -> None:
@@ -127,7 +138,7 @@ def _enter_autocast(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, A
         attributes.load(machine, manager, name)
         for name in ("device", "fast_dtype", "_enabled", "_cache_enabled")
     )
-    _enter(machine, manager, regions.enter_autocast, regions.exit_autocast, settings)
+    enter_state(machine, manager, regions.enter_autocast, regions.exit_autocast, settings)
     return manager
 
 
@@ -153,7 +164,7 @@ def _make_inference(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, A
 @rule(_inference_mode.__enter__)
 def _enter_inference(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     mode = attributes.load(machine, args[0], "mode")
-    _enter(
+    enter_state(
         machine,
         args[0],
         regions.enter_inference_mode,

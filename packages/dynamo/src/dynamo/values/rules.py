@@ -17,7 +17,6 @@ import os
 import sys
 import types
 import typing
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -72,7 +71,9 @@ def type_of(machine: Machine, value: Any) -> type:
         if tagged is not None:
             return tagged
         real = machine.session.reals.get(id(value))
-        return type(real) if real is not None else torch.Tensor
+        if real is not None:
+            return type(real)
+        return machine.session.recorder.parameters.get(id(value), torch.Tensor)
     if kind is TracedArray:
         return type_of_array(value)
     if kind is AheadIterator:
@@ -109,7 +110,8 @@ def _isinstance(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any])
                 return True
         elif candidate is torch.nn.Parameter or candidate is torch.nn.Buffer:
             real = machine.session.reals.get(id(value))
-            if real is not None and isinstance(real, candidate):
+            made = machine.session.recorder.parameters.get(id(value))
+            if isinstance(real, candidate) or (made is not None and issubclass(made, candidate)):
                 return True
         elif (isinstance(candidate, type) and issubclass(kind, candidate)) or (
             isinstance(value, FakeTensor)
@@ -247,6 +249,12 @@ def _object_new(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any])
 @rule(object.__init__, object.__init_subclass__)
 def _object_init(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return None
+
+
+@rule(object.__dict__["__init_subclass__"])
+def _no_subclass_hook(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if kwargs:
+        raise TypeError(f"{args[0].__name__}.__init_subclass__() takes no keyword arguments")
 
 
 _BASES: tuple[Any, ...] = (tuple, dict, list, set, str, int, float)
@@ -397,16 +405,6 @@ def _number(cls: type, name: str) -> None:
 
 _number(int, "__int__")
 _number(float, "__float__")
-
-
-@rule(weakref.ref)
-def _weak_reference(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    if len(args) != 1 or args[0] is None:
-        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a weak reference with a callback is made")
-    target = args[0]
-    if isinstance(target, FakeTensor) or machine.session.shadows_by_copy.get(id(target)):
-        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a weak reference to a tensor is made")
-    return machine.session.created(weakref.ref(target))
 
 
 @rule(len)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import pathlib
 import types
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,16 +116,20 @@ def wrap(session: Session, value: Any, source: Source) -> Any:
 def guard_new_object(session: Session, value: Any, source: Source) -> Any:
     """An object with attributes: itself, its class guarded.
 
-    Objects that C code reads as a value (numpy's scalars, subclasses of numbers and text) are guarded by value,
+    Objects that are read as a value (paths, numpy's scalars, subclasses of numbers and text) are guarded by value,
     other objects of C types, whose state capture cannot see, by identity.
     """
-    if isinstance(value, int | float | complex | str | bytes | np.generic):
+    if isinstance(value, int | float | complex | str | bytes | np.generic | pathlib.PurePath):
         session.guard(GuardKind.EQUAL, source, value)
         session.remember(value, source)
         return value
     if isinstance(value, np.ndarray):
         raise session.refuse(f"{source.name()} is a {type(value).__name__} of numpy")
     if not type(value).__flags__ & _HEAP_TYPE:
+        if type(value) in (weakref.ProxyType, weakref.CallableProxyType):
+            from dynamo.values.references import proxy_from_outside  # it needs this module
+
+            return proxy_from_outside(session, value, source)
         if hasattr(type(value), "__next__"):
             return _opaque_iterator(session, value, source)
         session.guard(GuardKind.IDENTITY, source, value)

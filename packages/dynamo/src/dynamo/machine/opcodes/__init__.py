@@ -20,6 +20,7 @@ from dynamo.values import gradients as _gradients  # registers its rules
 from dynamo.values import locks as _locks  # registers its rules
 from dynamo.values import module_hooks as _module_hooks  # registers its rules
 from dynamo.values import optimizers as _optimizers  # registers its rules
+from dynamo.values import plain as _plain  # registers its rules
 from dynamo.values import pullbacks as _pullbacks  # registers its rules
 from dynamo.values import regions as _regions  # registers its rules
 from dynamo.values import seeds as _seeds  # registers its rules
@@ -39,6 +40,7 @@ assert all(
         _locks,
         _module_hooks,
         _optimizers,
+        _plain,
         _pullbacks,
         _regions,
         _seeds,
