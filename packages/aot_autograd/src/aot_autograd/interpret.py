@@ -111,9 +111,11 @@ class GraphFunction:
             if node.op == "call_function":
                 if node in self._masks:
                     keywords = {**keywords, **self._masks[node]}
-                values[node] = substitute(node.target, arguments)(*arguments, **keywords)
+                function = substitute(node.target, arguments, keywords)
+                values[node] = function(*arguments, **keywords)
             elif node.op == "call_method":
-                values[node] = _method(str(node.target), arguments)(*arguments, **keywords)
+                method = _method(str(node.target), arguments, keywords)
+                values[node] = method(*arguments, **keywords)
             else:
                 values[node] = self._module.get_submodule(str(node.target))(*arguments, **keywords)
             for dead in self._last.get(node, ()):
@@ -121,13 +123,13 @@ class GraphFunction:
         raise WireError("a graph without output", "it ends without an output node")
 
 
-def _method(name: str, arguments: tuple[Any, ...]) -> Any:
+def _method(name: str, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
     """A method as a function of its receiver; of tensors the one to run on fakes."""
     if isinstance(arguments[0], type):  # a class and its static method
         return lambda owner, *rest, **keywords: getattr(owner, name)(*rest, **keywords)
     own = getattr(type(arguments[0]), name)
     general = getattr(torch.Tensor, name, own)
-    found = substitute(general, arguments)
+    found = substitute(general, arguments, keywords)
     return own if found is general else found
 
 

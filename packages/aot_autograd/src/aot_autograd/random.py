@@ -71,15 +71,15 @@ def _has_rule_for(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point and not dtype.is_complex
 
 
-def _demand(condition: bool, message: str) -> None:
+def _demand(condition: bool, message: str, *numbers: float) -> None:
     """What eager refuses is refused while tracing: the graph then runs eagerly and raises eager's error."""
     if not condition:
-        raise RuntimeError(message)
+        raise RuntimeError(message.format(*map(float, numbers)))
 
 
 def bernoulli_p(context: Recorder, self: FakeTensor, p: float, **_: Any) -> Any:
     """Ones with probability p, in the dtype of `self`."""
-    _demand(0 <= p <= 1, f"bernoulli_ expects p to be in [0, 1], but got p={p:g}")
+    _demand(0 <= p <= 1, "bernoulli_ expects p to be in [0, 1], but got p={:g}", p)
     drawn = _uniform(context, self.meta.device, self.shape, torch.float32)
     chosen = context.operate(aten.lt.Scalar, drawn, p)
     return context.operate(aten._to_copy.default, chosen, dtype=self.dtype)
@@ -242,7 +242,9 @@ def uniform(
     """Uniform in [low, high), shaped like `self`; ATen's name for `low` is `from`."""
     low = kwargs.get("from", low)
     high = kwargs.get("to", high)
-    _demand(low <= high, f"uniform_ expects a [from, to) range, but found from={low} > to={high}")
+    _demand(
+        low <= high, "uniform_ expects a [from, to) range, but found from={} > to={}", low, high
+    )
     if not _has_rule_for(self.dtype):
         return NotImplemented
     drawn = _uniform(context, self.meta.device, self.shape, self.dtype)
@@ -254,7 +256,7 @@ def normal_functional(
     context: Recorder, self: FakeTensor, mean: float = 0.0, std: float = 1.0, **_: Any
 ) -> Any:
     """Normal with the given mean and deviation, shaped like `self`."""
-    _demand(std >= 0, f"normal expects std >= 0.0, but found std {std}")
+    _demand(std >= 0, "normal expects std >= 0.0, but found std {}", std)
     if not _has_rule_for(self.dtype):
         return NotImplemented
     drawn = _normal(context, self.meta.device, self.shape, self.dtype)
@@ -264,8 +266,8 @@ def normal_functional(
 
 def exponential(context: Recorder, self: FakeTensor, lambd: float = 1.0, **_: Any) -> Any:
     """Exponential with rate `lambd`, shaped like `self`."""
-    _demand(lambd > 0, f"exponential_ expects lambda > 0.0, but found lambda={lambd}")
-    if not _has_rule_for(self.dtype) or not math.isfinite(lambd):
+    _demand(lambd > 0, "exponential_ expects lambda > 0.0, but found lambda={}", lambd)
+    if not _has_rule_for(self.dtype) or not lambd < math.inf:
         return NotImplemented
     drawn = _uniform(context, self.meta.device, self.shape, torch.float32)
     # 1 - u lies in (0, 1], so that the logarithm is finite.

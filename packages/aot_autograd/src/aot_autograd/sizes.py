@@ -15,6 +15,7 @@ import torch
 
 from aot_autograd.errors import TraceError
 from primtorch.symbolic import (
+    REAL_FUNCTIONS,
     Expression,
     Real,
     RealSymbol,
@@ -44,6 +45,8 @@ _REAL_FUNCTIONS: dict[str, Any] = {
     "min": torch.sym_min,
     "float": torch.sym_float,
     "sqrt": torch.sym_sqrt,
+    "abs": operator.abs,
+    **REAL_FUNCTIONS,
 }
 
 

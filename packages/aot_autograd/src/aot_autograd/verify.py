@@ -14,6 +14,7 @@ from torch import fx
 
 from aot_autograd._torch import OpOverload
 from aot_autograd.errors import PartitionError, TraceError, WireError
+from primtorch.symbolic import REAL_FUNCTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,6 +34,10 @@ _SIZE_FUNCTIONS = frozenset(
         torch.sym_max,
         torch.sym_min,
         torch.sym_float,
+        torch.sym_sqrt,
+        operator.pow,
+        operator.abs,
+        *REAL_FUNCTIONS.values(),
     )
 )
 

@@ -387,7 +387,6 @@ CALLS |= {
     "F.gumbel_softmax": "F.gumbel_softmax(x, hard=False).sum(-1)",
     "operator.index": "x * operator.index(x.shape[0])",
     "operator.index after a condition": "x * (operator.index(x.shape[0]) if x.shape[0] > 1 and x.shape[1] > 2 else 1)",
-    "math of sizes": "x * math.sqrt(x.shape[1]) + math.log(x.shape[0]) + math.ceil(x.shape[0] / 2)",
     "float of a size": "x / float(x.shape[0])",
     "int of a size": "x[: int(x.shape[0] / 2)]",
     "range of a size": "sum(x[i] for i in range(2)) + len(x)",
@@ -440,12 +439,9 @@ PINNED = {
     "triu indices": "the operator takes numbers",
     **{f"{kind}_window": "the operator takes a number"
        for kind in ("hamming", "hann", "bartlett", "blackman", "kaiser")},
-    "quantile": "C++ makes a position of the number of elements",
-    "quantile of a dimension": "C++ makes a position of a size",
     "stft": "C++ asks for sizes as numbers",
     "F.embedding_bag": "the number of bags is asked for as a number",
     "F.interpolate bicubic": "a size from a factor is rounded in C++",
-    "math of sizes": "functions of `math` take numbers",
     "unravel_index": "torch's Python makes a tensor of the shape's products",
 }  # fmt: skip
 """Calls that are compiled once for each size, or break: what pins the size."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inductor.errors import InductorError
+from inductor.ir.nodes import WithNumbers
 from inductor.runtime.cpp_build import library_for
 from inductor.runtime.errors import BuildError
 from inductor.runtime.heap import keep_heap
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from primtorch.serial import Reader
 
 __all__ = ["CallProgram", "restore", "store", "store_replayed"]
+
+_RECORDS = {"WithNumbers": WithNumbers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,7 @@ def store(parts: CallProgram, module: GraphModule, face: Any, settings: BuildSet
     Raises:
         NotStorable: it holds what has no meaning in another process.
     """
-    writer = Writer()
+    writer = Writer(_RECORDS)
     try:
         libraries = library_for(settings).machine_code(dict.fromkeys(n for _, n in parts.symbols))
     except (OSError, KeyError) as error:
@@ -191,7 +194,7 @@ def restore(content: bytes | memoryview, compiler: str = "") -> Any:
     native = native_launcher()
     if native is None:
         raise Foreign("the C launcher is not built")
-    data, reader = unpack(content)
+    data, reader = unpack(content, _RECORDS)
     if "replayed" in data:
         return _restore_replayed(data, reader, bytes(content), compiler)
     settings = BuildSettings.from_environment()

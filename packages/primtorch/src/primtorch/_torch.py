@@ -6,9 +6,14 @@ else in this package may touch a name of torch that starts with an underscore.
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 disabled_torch_function = torch._C._disabled_torch_function_impl
 
@@ -32,6 +37,13 @@ def make_wrapper(
         device=device,
         requires_grad=requires_grad,
     )
+
+
+@contextmanager
+def handed_over() -> Iterator[None]:
+    """What a fake's context is called in: below autograd, and without the modes that lead to it."""
+    with _disable_current_modes(), torch._C._AutoDispatchBelowAutograd():
+        yield
 
 
 def replace_data(tensor: torch.Tensor, replacement: torch.Tensor) -> None:

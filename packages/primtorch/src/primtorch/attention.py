@@ -9,6 +9,7 @@ a substitute too: its derivative in ATen looks at data.
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,9 +20,10 @@ from primtorch.pinned import unpinned
 from primtorch.products import product
 from primtorch.recurrent import recurrent_layer
 from primtorch.upsampling import upsampling
+from primtorch.varying import varying
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -33,8 +35,15 @@ _HALF = (torch.float16, torch.bfloat16)
 _BIAS_ALIGNMENT = 16
 
 
-def substitute(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any]:
+def substitute(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] = MappingProxyType({}),
+) -> Callable[..., Any]:
     """What to run on fake tensors in place of a captured `function`; mostly the function itself."""
+    own = varying(function, args, kwargs)
+    if own is not None:
+        return own
     if (
         function is _EAGER
         and args

@@ -15,6 +15,7 @@ import torch
 
 from primtorch.fake.context import FactoryMode
 from primtorch.fake.tensor import FakeTensor
+from primtorch.quantiles import nanquantile, quantile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,7 +51,7 @@ def composed(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..
     return own if context is None else functools.partial(_run, FactoryMode(context), own)
 
 
-def _run(mode: FactoryMode, own: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _run(mode: FactoryMode, own: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     with mode:
         return own(*args, **kwargs)
 
@@ -340,4 +341,8 @@ _COMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _eager.gradient: gradient,
     _eager.nn.functional.one_hot: one_hot,
     _eager.nn.functional.affine_grid: affine_grid,
+    _eager.quantile: quantile,
+    _eager.Tensor.quantile: quantile,
+    _eager.nanquantile: nanquantile,
+    _eager.Tensor.nanquantile: nanquantile,
 }

@@ -340,10 +340,10 @@ class Recorder:
                 result = call_with_wrappers(self.context, function, args, kwargs)
             elif kind is calls.Kind.FACTORY or not _has_fake(args, kwargs):
                 with FactoryMode(self.context):
-                    result = substitute(function, args)(*args, **kwargs)
+                    result = substitute(function, args, kwargs)(*args, **kwargs)
             else:
                 with FakeMode():
-                    result = substitute(function, args)(*args, **kwargs)
+                    result = substitute(function, args, kwargs)(*args, **kwargs)
         except GraphBreak:
             raise
         except Exception as error:  # noqa: BLE001 - whatever torch raised becomes a break

@@ -109,6 +109,12 @@ def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any
     if type(left) in _PLAIN and type(right) in _PLAIN and not kinds:
         if type(left) is str:
             right = plain_numbers(right)
+        if type(left) is torch.SymFloat or type(right) is torch.SymFloat:
+            from dynamo.values import real_numbers
+
+            result = real_numbers.binary(function, left, right)
+            if result is not NotImplemented:
+                return result
         return function(left, right)
     in_place, forward, backward = _METHODS[function]
     kind_left, kind_right = _class_of(kinds, left), _class_of(kinds, right)

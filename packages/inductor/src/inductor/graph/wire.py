@@ -12,6 +12,7 @@ import torch
 from torch._ops import OpOverload
 
 from inductor.errors import WireError
+from primtorch.symbolic import REAL_FUNCTIONS
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule
@@ -46,6 +47,9 @@ _EXTRA = frozenset(
         torch.sym_float,
         torch.sym_int,
         torch.sym_not,
+        torch.sym_sqrt,
+        operator.abs,
+        *REAL_FUNCTIONS.values(),
     }
 )
 

@@ -30,6 +30,7 @@ from inductor.ir.nodes import (
     Origin,
     Stage,
     View,
+    WithNumbers,
 )
 from inductor.ir.operations import (
     OPERATIONS,
@@ -75,6 +76,7 @@ __all__ = [
     "Tile",
     "Vector",
     "View",
+    "WithNumbers",
     "apply_operation",
     "body_text",
     "bounds_error",

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+import torch
+
 from inductor.ir.operations import EFFECTS, Operation, Size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    import torch
 
 SourceLine = tuple[str, int, str, str]
 
@@ -155,6 +155,48 @@ class LoopNode:
 
 
 @dataclass(frozen=True, slots=True)
+class WithNumbers:
+    """An operator some of whose numbers lie in memory: it takes tensors of one float64 in their place.
+
+    `places` are positions among the arguments, `names` keywords.
+    """
+
+    operator: torch._ops.OpOverload
+    places: tuple[int, ...]
+    names: tuple[str, ...]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the operator with the numbers."""
+        numbers = [_item(one) if i in self.places else one for i, one in enumerate(args)]
+        named = {key: _item(one) if key in self.names else one for key, one in kwargs.items()}
+        return self.operator(*numbers, **named)
+
+    def __str__(self) -> str:
+        """The operator's name."""
+        return str(self.operator)
+
+    @property
+    def _schema(self) -> torch._C.FunctionSchema:
+        return self.operator._schema
+
+    @property
+    def tags(self) -> list[torch.Tag]:
+        """The operator's."""
+        return self.operator.tags
+
+    @property
+    def namespace(self) -> str:
+        """The operator's."""
+        return self.operator.namespace
+
+
+def _item(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_item(one) for one in value]
+    return value.item() if isinstance(value, torch.Tensor) else value
+
+
+@dataclass(frozen=True, slots=True)
 class OperatorCall:
     """An ATen (or user library's) operator run as it is.
 
@@ -168,7 +210,7 @@ class OperatorCall:
 
     name: str
     kind: Literal["vendor", "fallback"]
-    operator: torch._ops.OpOverload
+    operator: torch._ops.OpOverload | WithNumbers
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     outputs: tuple[str | None, ...]

@@ -15,7 +15,7 @@ import torch
 
 from inductor.ir.nodes import View
 from inductor.lowering.builder import layout_for
-from inductor.lowering.pointwise import cost
+from inductor.lowering.pointwise import cost, reader
 from inductor.lowering.registry import lowers
 from inductor.lowering.views import clamp_start
 
@@ -127,9 +127,10 @@ def _chosen(
 
 
 @lowers(aten.constant_pad_nd.default)
-def pad(builder: Builder, x: Value, padding: Sequence[Size], value: Constant = 0) -> Value:
-    """A constant around (or a part of) the last dimensions."""
+def pad(builder: Builder, x: Value, padding: Sequence[Size], value: Constant | Value = 0) -> Value:
+    """A number around (or a part of) the last dimensions."""
     fact = builder.fact
+    outside = reader(value, fact.shape)
     rank = len(x.shape)
     before: dict[int, Size] = {}
     limits: list[tuple[int, Size | None, Size | None]] = []
@@ -148,7 +149,7 @@ def pad(builder: Builder, x: Value, padding: Sequence[Size], value: Constant = 0
             recorder,
             _inside(recorder, place, limits),
             lambda: x.load(recorder, moved),
-            lambda: recorder.constant(value, fact.dtype),
+            lambda: outside(recorder, place),
             fact.dtype,
         )
 

@@ -16,14 +16,14 @@ import torch
 from inductor.analysis.cost import smallest
 from inductor.ir.index import contiguous_stride, linear_index, product
 from inductor.ir.machine import PROCESSOR
-from inductor.ir.nodes import Buffer, LoopNode, OperatorCall, Origin, View
+from inductor.ir.nodes import Buffer, LoopNode, OperatorCall, Origin, View, WithNumbers
 from inductor.ir.operations import HALF_DTYPES
 from inductor.ir.recorder import Recorder, Scalar
 from inductor.lowering.values import Coordinates, Value
 from primtorch.symbolic import bounds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from inductor.ir.machine import DeviceProperties
     from inductor.ir.nodes import LoopKind, Node
@@ -59,6 +59,19 @@ class TensorFact:
     dtype: torch.dtype
     device: torch.device
     offset: Size = 0
+
+
+def _is_number(argument: Any) -> bool:
+    if isinstance(argument, list | tuple):
+        return any(map(_is_number, argument))
+    return isinstance(argument, Value) and argument.number
+
+
+def _with_numbers(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The operator, or one that reads from memory the numbers that are computed there."""
+    places = tuple(place for place, argument in enumerate(args) if _is_number(argument))
+    names = tuple(name for name, argument in kwargs.items() if _is_number(argument))
+    return WithNumbers(operator, places, names) if places or names else operator
 
 
 class Builder:
@@ -196,6 +209,7 @@ class Builder:
     def call(self, kind: str, operator: Any, args: Any, kwargs: Any, reason: str) -> Any:
         """Run an operator as it is; the result has the structure of the current fact."""
         assert kind in ("vendor", "fallback")
+        operator = _with_numbers(operator, args, kwargs)
         arguments = tuple(self._stored(argument) for argument in args)
         keywords = {key: self._stored(argument) for key, argument in kwargs.items()}
         outputs: list[str | None] = []

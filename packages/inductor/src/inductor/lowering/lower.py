@@ -24,10 +24,10 @@ from inductor.lowering.registry import LOWERINGS, VENDOR, VIEWS
 from inductor.lowering.values import Value
 from inductor.lowering.vendor import LAYOUT_GIVERS
 from primtorch import ORDER_DEPENDENT
-from primtorch.symbolic import Expression
+from primtorch.symbolic import REAL_FUNCTIONS, Expression
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch.fx import GraphModule, Node
 
@@ -255,14 +255,25 @@ def _placeholder(builder: Builder, node: Node, fact: Any, inputs: list[GraphInpu
 
 def _scalar(builder: Builder, name: str) -> Value:
     """A varying number as a tensor without dimensions."""
-    return builder.pointwise(
-        lambda recorder, _: recorder.argument(name, torch.float64),
+    return _number(builder, lambda recorder, _: recorder.argument(name, torch.float64), 0, 0)
+
+
+def _number(
+    builder: Builder,
+    load: Callable[[Recorder, tuple[Size, ...]], Scalar],
+    operations: int,
+    loads: int,
+) -> Value:
+    value = builder.pointwise(
+        load,
         shape=(),
         dtype=torch.float64,
         device=torch.device("cpu"),
-        operations=0,
-        loads=0,
+        operations=operations,
+        loads=loads,
     )
+    value.number = True
+    return value
 
 
 _REAL_OPERATIONS: dict[Any, str | None] = {
@@ -270,8 +281,16 @@ _REAL_OPERATIONS: dict[Any, str | None] = {
     operator.sub: "sub",
     operator.mul: "mul",
     operator.truediv: "div",
+    operator.floordiv: "floor_div",
+    operator.mod: "remainder",
+    operator.pow: "pow",
     operator.neg: "neg",
+    operator.abs: "abs",
+    torch.sym_max: "maximum",
+    torch.sym_min: "minimum",
+    torch.sym_sqrt: "sqrt",
     torch.sym_float: None,
+    **{function: function.__name__ for function in REAL_FUNCTIONS.values()},
 }
 
 
@@ -287,14 +306,7 @@ def _real(builder: Builder, target: Any, operands: tuple[Any, ...]) -> Value:
         return scalars[0] if name is None else recorder.op(name, *scalars)
 
     operations, loads = cost(operands)
-    return builder.pointwise(
-        load,
-        shape=(),
-        dtype=torch.float64,
-        device=torch.device("cpu"),
-        operations=operations + 1,
-        loads=loads,
-    )
+    return _number(builder, load, operations + 1, loads)
 
 
 def _attribute(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from inductor.errors import UnsupportedOperationError
-from inductor.ir.operations import Size, value_dtype
+from inductor.ir.operations import HALF_DTYPES, Size, value_dtype
 from inductor.lowering.builder import Builder, TensorFact
 from inductor.lowering.registry import lowers
 from inductor.lowering.values import Coordinates, Value
@@ -431,13 +431,29 @@ def _with_factor(
     builder: Builder, name: str, x: Operand, y: Operand, factor: Number | Value
 ) -> Value:
     """`name` of `x` and `factor * y`; a factor that the caller passes is read like an operand."""
-    if isinstance(factor, (int, float)) and factor == 1:
-        return elementwise(builder, (x, y), _simple(name))
+    operands = (x, y) if isinstance(factor, (int, float)) and factor == 1 else (x, y, factor)
+    narrow = _narrowed(builder, operands)
 
-    def compute(recorder: Recorder, s: Scalar, t: Scalar, by: Scalar) -> Scalar:
-        return recorder.op(name, s, recorder.op("mul", t, by))
+    def compute(recorder: Recorder, *scalars: Scalar) -> Scalar:
+        first, second, *by = narrow(recorder, scalars)
+        return recorder.op(name, first, recorder.op("mul", second, by[0]) if by else second)
 
-    return elementwise(builder, (x, y, factor), compute)
+    return elementwise(builder, operands, compute)
+
+
+def _narrowed(
+    builder: Builder, operands: Sequence[Operand]
+) -> Callable[[Recorder, Sequence[Scalar]], Sequence[Scalar]]:
+    """Rounds numbers beside half types to theirs, as eager does on a CPU where it adds, subtracts and takes powers."""
+    fact = builder.fact
+    dtype = fact.dtype
+    if dtype not in HALF_DTYPES or builder.on_gpu(fact.device):
+        return lambda _, scalars: scalars
+    numbers = [not isinstance(one, Value) or one.dtype is not dtype for one in operands]
+    return lambda recorder, scalars: [
+        recorder.round_to(one, dtype) if number else one
+        for number, one in zip(numbers, scalars, strict=True)
+    ]
 
 
 @lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
@@ -498,7 +514,10 @@ def power(builder: Builder, x: Value, exponent: Operand) -> Value:
                 return elementwise(builder, (x,), lambda _, s: s)
             case _:
                 pass
-    return elementwise(builder, (x, exponent), _simple("pow"), weight=8)
+    narrow = _narrowed(builder, (x, exponent))
+    return elementwise(
+        builder, (x, exponent), lambda r, *scalars: r.op("pow", *narrow(r, scalars)), weight=8
+    )
 
 
 @lowers(*_overloads("ldexp", "Tensor"))

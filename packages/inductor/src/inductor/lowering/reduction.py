@@ -16,7 +16,9 @@ from inductor.ir.index import contiguous_stride, linear_index, product
 from inductor.ir.operations import Size, value_dtype
 from inductor.ir.recorder import Recorder
 from inductor.lowering.builder import TensorFact, layout_for, loop_order
+from inductor.lowering.pointwise import reader
 from inductor.lowering.registry import lowers
+from inductor.lowering.values import Value
 from inductor.lowering.views import reshape
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from inductor.ir.operations import ReductionKind, ScanKind
     from inductor.ir.recorder import Scalar
     from inductor.lowering.builder import Builder
-    from inductor.lowering.values import Coordinates, Value
+    from inductor.lowering.values import Coordinates
 
 aten = torch.ops.aten
 
@@ -219,7 +221,7 @@ def var_mean(
     x: Value,
     dim: Any = None,
     *,
-    correction: float | None = None,
+    correction: float | Value | None = None,
     keepdim: bool = False,
 ) -> tuple[Value, Value]:
     """Variance and mean in one pass over stable running moments."""
@@ -237,6 +239,7 @@ def var_mean(
         stride = layout_for(kept, _kept_stride(fact, axes, len(x.shape)))
         buffers.append(builder.buffer(kept, stride, fact.dtype, fact.device))
     less = 1 if correction is None else correction
+    subtracted = reader(less, ())
     if all(x.shape[axis] == 1 for axis in axes):
         raise UnsupportedOperationError("var_mean", "over single elements")
 
@@ -245,12 +248,14 @@ def var_mean(
         recorder.stage("outer")
         center = recorder.part(moments, 0, wide)
         squares = recorder.part(moments, 1, wide)
-        if isinstance(count, int):
+        if isinstance(count, int) and not isinstance(less, Value):
             divisor = recorder.constant(max(count - less, 0.0), wide)
         else:
-            total = recorder.to_dtype(recorder.index_expression(count, torch.int64), wide)
-            rest = recorder.op("sub", total, recorder.constant(less, wide))
-            divisor = recorder.op("maximum", rest, recorder.constant(0.0, wide))
+            exact = torch.float64 if isinstance(less, Value) else wide
+            total = recorder.to_dtype(recorder.index_expression(count, torch.int64), exact)
+            rest = recorder.op("sub", total, recorder.to_dtype(subtracted(recorder, ()), exact))
+            rest = recorder.op("maximum", rest, recorder.constant(0.0, exact))
+            divisor = recorder.to_dtype(rest, wide)
         return recorder.op("div", squares, divisor), center
 
     builder.reduction(x, axes, finish, buffers)

@@ -41,6 +41,7 @@ class Value:
         base, window: this is a view of `base`; `window` gives its `View` from the base's, or None
             where strides can't express it.
         whole: the window shows every element of the base, so storing the base wastes nothing.
+        number: a Python number that varies, which a library's operator takes as a number.
     """
 
     shape: tuple[Size, ...]
@@ -55,6 +56,7 @@ class Value:
     base: Value | None = None
     window: ViewFunction | None = None
     whole: bool = True
+    number: bool = False
 
     def load(self, recorder: Recorder, coordinates: Coordinates) -> Scalar:
         """Record the element at `coordinates`; half types as float32."""

@@ -371,16 +371,17 @@ def glu_backward(grad_output: Tensor, self: Tensor, dim: int) -> Tensor:
 
 @decomposes(aten.logit.default)
 def logit(self: Tensor, eps: float | None = None) -> Tensor:
-    """log(x / (1 - x)), x clamped to [eps, 1 - eps] if eps is given."""
-    return (
-        _logit(self) if eps is None else _logit(aten.clamp.default(_floating(self), eps, 1 - eps))
-    )
+    """log(x / (1 - x)), of eps below it and of 1 - eps above that, in this order, if eps is given and not negative."""
+    return _logit(self, None if eps is None or eps < 0 else eps)
 
 
 @elementwise(Promotion.FLOAT)
-def _logit(self: Tensor) -> Tensor:
-    self = _floating(self)
-    return aten.log.default(self / (1 - self))
+def _logit(self: Tensor, eps: float | None) -> Tensor:
+    value = _floating(self)
+    if eps is not None:
+        above = aten.where.self(aten.gt.Scalar(value, 1 - eps), _like(value, 1 - eps), value)
+        value = aten.where.self(aten.lt.Scalar(value, eps), _like(value, eps), above)
+    return aten.log.default(value / (1 - value))
 
 
 def _floating(tensor: Tensor) -> Tensor:
@@ -396,9 +397,9 @@ def _floating(tensor: Tensor) -> Tensor:
 @elementwise()
 def logit_backward(grad_output: Tensor, self: Tensor, eps: float | None = None) -> Tensor:
     """Gradient of `logit`: NaN outside (0, 1) without eps, zero outside [eps, 1 - eps] with it."""
-    low, high = (0.0, 1.0) if eps is None else (eps, 1 - eps)
+    low, high, beyond = (0.0, 1.0, math.nan) if eps is None or eps < 0 else (eps, 1 - eps, 0.0)
     inside = aten.logical_and.default(aten.ge.Scalar(self, low), aten.le.Scalar(self, high))
-    outside = _like(self, math.nan if eps is None else 0.0)
+    outside = _like(self, beyond)
     return aten.where.self(inside, grad_output / (self * (1 - self)), outside)
 
 

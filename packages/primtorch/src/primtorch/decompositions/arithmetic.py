@@ -182,6 +182,8 @@ def _addcdiv(self: Tensor, tensor1: Tensor, tensor2: Tensor, value: Number) -> T
 @elementwise()
 def lerp_scalar(self: Tensor, end: Tensor, weight: Number) -> Tensor:
     """self + weight * (end - self), reckoned from the nearer end so that both ends are exact."""
+    if isinstance(weight, torch.SymFloat):
+        return lerp(self, end, aten.full.default([], weight, dtype=self.dtype, device=self.device))
     if abs(weight) < 0.5:
         return self + (end - self) * weight
     return end - (end - self) * (1 - weight)

@@ -31,7 +31,7 @@ def _slope(difference: Tensor, p: float, distance: Tensor) -> Tensor:
     if p == 1:
         return sign
     magnitude = aten.abs.default(difference)
-    if math.isinf(p):
+    if p == math.inf:
         return sign * aten.eq.Tensor(magnitude, distance)
     apart = aten.ne.Scalar(distance, 0)
     if p == 2:

@@ -26,7 +26,9 @@ def _blend(self: Tensor, product: Tensor, beta: Number, alpha: Number) -> Tensor
     """beta * self + alpha * product in the addend's dtype; half types are summed in float32 and rounded once."""
     result = self.dtype
     if not (result.is_floating_point or result.is_complex):
-        beta, alpha = int(beta.real), int(alpha.real)
+        beta, alpha = (
+            int(one) if isinstance(one, torch.SymFloat) else int(one.real) for one in (beta, alpha)
+        )
     computation = computation_dtype(result)
     out = cast(product, computation)
     if alpha != 1:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from primtorch.promotion import cast, computation_dtype, result_dtype
 from primtorch.registry import decomposes
+from primtorch.symbolic import real_function
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -292,7 +293,7 @@ def geometric(self: Tensor, p: float, *, generator: torch.Generator | None = Non
     if generator is not None:
         return NotImplemented
     drawn = _uniform(self, torch.float64 if self.dtype is torch.float64 else torch.float32)
-    trials = aten.ceil.default(aten.log1p.default(-drawn) / math.log1p(-p))
+    trials = aten.ceil.default(aten.log1p.default(-drawn) / real_function("log1p", -p))
     return cast(aten.clamp.default(trials, 1, None), self.dtype)
 
 

@@ -250,7 +250,7 @@ def linalg_vector_norm(
         raise RuntimeError(
             f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {_name(self.dtype)}"
         )
-    order = float(ord.real)
+    order = ord if isinstance(ord, torch.SymFloat) else float(ord.real)
     dims = _all_dims(self, dim)
     result = real_dtype(dtype or self.dtype)
     computation = computation_dtype(dtype or self.dtype)
@@ -267,7 +267,7 @@ def linalg_vector_norm(
     wide = cast(self, computation)
     if computation.is_complex and order != 0:
         magnitude = aten.abs.default(wide)
-    elif order in (0, 2) or (order % 2 == 0 and not math.isinf(order)):
+    elif order in (0, 2) or (isinstance(order, float) and order % 2 == 0 and not math.isinf(order)):
         magnitude = wide
     else:
         magnitude = aten.abs.default(wide)

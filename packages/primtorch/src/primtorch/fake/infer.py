@@ -16,7 +16,15 @@ from primtorch.errors import DataDependentError, PrimtorchError, UnsupportedOper
 from primtorch.fake.meta import TensorMeta, logical_device
 from primtorch.fake.registry import RULES, SYMBOLIC_RULES, schema_of
 from primtorch.fake.tensor import FakeTensor, meta_of
-from primtorch.symbolic import STATIC, Expression, IntegerNode, RealNode, SizeEnvironment
+from primtorch.symbolic import (
+    STATIC,
+    Expression,
+    IntegerNode,
+    Real,
+    RealNode,
+    RealSymbol,
+    SizeEnvironment,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -125,7 +133,7 @@ def _infer_without_rule(
             found = _infer_by_parts(op, args, kwargs, environment)
             if found is not NotImplemented:
                 return found
-    return _infer_on_meta_device(op, args, kwargs)
+    return _infer_on_meta_device(op, args, kwargs, environment)
 
 
 def _infer_by_parts(
@@ -162,8 +170,16 @@ def _metas(result: Any) -> Any:
     return _plain(result)
 
 
-def _infer_on_meta_device(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Run the operator on meta tensors; only where its layout doesn't depend on the device."""
+def _infer_on_meta_device(
+    op: OpOverload,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    environment: SizeEnvironment | None,
+) -> Any:
+    """Run the operator on meta tensors; only where its layout doesn't depend on the device.
+
+    Of a float that varies it gets the traced value: metadata doesn't hang on it.
+    """
     devices: list[torch.device] = []
 
     def convert(value: Any) -> Any:
@@ -177,6 +193,10 @@ def _infer_on_meta_device(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping
             return [convert(item) for item in value]
         if isinstance(value, Expression):
             raise UnsupportedOperatorError(op, "it has no shape rule for symbolic sizes")
+        if isinstance(value, (Real, RealSymbol)):
+            if environment is None or not environment.has_hint(value):
+                raise UnsupportedOperatorError(op, "it takes a number that only run time tells")
+            return environment.real_hint(value)
         if isinstance(value, torch.device):
             devices.append(logical_device(value))
             return torch.device("meta")

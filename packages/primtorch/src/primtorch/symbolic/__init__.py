@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from primtorch.symbolic.arithmetic import REAL_ARITHMETIC, real_function
 from primtorch.symbolic.environment import SizeEnvironment, SizeGuard
 from primtorch.symbolic.expression import (
     Expression,
@@ -59,7 +60,14 @@ from primtorch.symbolic.predicate import (
     negation,
     predicate_symbols,
 )
-from primtorch.symbolic.real import Real, RealSymbol, evaluate_real, real_symbols, text_real
+from primtorch.symbolic.real import (
+    REAL_FUNCTIONS,
+    Real,
+    RealSymbol,
+    evaluate_real,
+    real_symbols,
+    text_real,
+)
 from primtorch.symbolic.simplify import split_sum
 
 if TYPE_CHECKING:
@@ -101,6 +109,8 @@ def symint(expression: int | Expression, environment: SizeEnvironment) -> int | 
 
 
 __all__ = [
+    "REAL_ARITHMETIC",
+    "REAL_FUNCTIONS",
     "STATIC",
     "And",
     "BooleanNode",
@@ -153,6 +163,7 @@ __all__ = [
     "negation",
     "predicate_symbols",
     "product",
+    "real_function",
     "real_symbols",
     "split_sum",
     "substitute",

@@ -27,7 +27,7 @@ from primtorch.symbolic.predicate import (
     negation,
     text_predicate,
 )
-from primtorch.symbolic.real import Real, RealSymbol, real, text_real
+from primtorch.symbolic.real import REAL_FUNCTIONS, Real, RealSymbol, real, text_real
 
 if TYPE_CHECKING:
     import builtins
@@ -419,40 +419,10 @@ class RealNode(Node):
     def sym_sqrt(self) -> RealNode:
         return self._apply("sqrt")
 
-    def sym_cos(self) -> RealNode:
-        return self._apply("cos")
-
-    def sym_cosh(self) -> RealNode:
-        return self._apply("cosh")
-
-    def sym_sin(self) -> RealNode:
-        return self._apply("sin")
-
-    def sym_sinh(self) -> RealNode:
-        return self._apply("sinh")
-
-    def sym_tan(self) -> RealNode:
-        return self._apply("tan")
-
-    def sym_tanh(self) -> RealNode:
-        return self._apply("tanh")
-
-    def sym_asin(self) -> RealNode:
-        return self._apply("asin")
-
-    def sym_acos(self) -> RealNode:
-        return self._apply("acos")
-
-    def sym_atan(self) -> RealNode:
-        return self._apply("atan")
-
-    def sym_log2(self) -> RealNode:
-        return self._apply("log2")
-
     def round(self, digits: int | None = None) -> Node:
         if digits is None:
             return self._whole(round)
-        return RealNode(real("round", self.value, digits), self.environment)
+        return RealNode(round(self._specialised(), digits), self.environment)
 
     # ---- to integers: exact for a ratio of integers, otherwise by specialising
     def _whole(self, function: Callable[[float], int]) -> IntegerNode:
@@ -688,6 +658,17 @@ class LayoutNode(BooleanNode):
         return self.guard_bool(file, line)
 
     guard_or_false = guard_or_true = statically_known_true = guard_size_oblivious
+
+
+def _function(name: str) -> Callable[[RealNode], RealNode]:
+    def method(self: RealNode) -> RealNode:
+        return self._apply(name)
+
+    return method
+
+
+for _name in REAL_FUNCTIONS:  # `sym_log2` and its like; torch has a function for some of them
+    setattr(RealNode, f"sym_{_name}", _function(_name))
 
 
 def _real_relation(operator: str, left: RealLike, right: RealLike) -> bool | Predicate:

@@ -19,6 +19,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+REAL_FUNCTIONS: dict[str, Callable[[float], float]] = {
+    name: getattr(math, name)
+    for name in (
+        *("exp", "expm1", "log", "log10", "log1p", "log2"),
+        *("sin", "cos", "tan", "sinh", "cosh", "tanh", "asin", "acos", "atan"),
+    )
+}
+"""Functions of `math` that graphs hold of numbers that vary, by name."""
+
 _FUNCTIONS: dict[str, Callable[..., float]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -33,12 +42,8 @@ _FUNCTIONS: dict[str, Callable[..., float]] = {
     "min": min,
     "float": float,
     "round": lambda value, digits: float(round(value, digits)),
-    **{
-        name: getattr(math, name)
-        for name in (
-            *("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "log2"),
-        )
-    },
+    "sqrt": math.sqrt,
+    **REAL_FUNCTIONS,
 }
 _INFIX = {
     "add": "+",

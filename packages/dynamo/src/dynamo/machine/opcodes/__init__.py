@@ -22,6 +22,7 @@ from dynamo.values import module_hooks as _module_hooks  # registers its rules
 from dynamo.values import optimizers as _optimizers  # registers its rules
 from dynamo.values import plain as _plain  # registers its rules
 from dynamo.values import pullbacks as _pullbacks  # registers its rules
+from dynamo.values import real_numbers as _real_numbers  # registers its rules, over the former's
 from dynamo.values import regions as _regions  # registers its rules
 from dynamo.values import seeds as _seeds  # registers its rules
 from dynamo.values import sorting as _sorting  # registers its rules
@@ -42,6 +43,7 @@ assert all(
         _optimizers,
         _plain,
         _pullbacks,
+        _real_numbers,
         _regions,
         _seeds,
         _sorting,
