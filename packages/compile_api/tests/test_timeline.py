@@ -117,3 +117,45 @@ def test_the_command_writes_a_trace(tmp_path):
     )  # fmt: skip
     assert "capture and compile main" in done.stdout
     assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+
+
+class Halves(torch.nn.Module):
+    """Two kernels with a product between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = torch.nn.Linear(8, 8), torch.nn.LayerNorm(8)
+
+    def forward(self, x):
+        return self.norm(self.first(torch.exp(x) + 1))
+
+
+def _ranges(call):
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        call()
+    return [event.name for event in profile.events() if event.name.startswith("loops_")]
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_the_profiler_sees_each_kernel_by_what_it_computes_and_where(training):
+    compile_api.reset()
+    model, x = Halves(), torch.randn(3, 8)
+
+    def call(run):
+        with torch.set_grad_enabled(training):
+            result = run(x)
+            if training:
+                result.sum().backward()
+
+    compiled = compile_api.compile(model)
+    call(compiled)
+    found = _ranges(lambda: call(compiled))
+    assert found[0].startswith("loops_exp"), found
+    assert "test_timeline.py:" in found[0]
+    assert any("norm" in name.split(", ")[1] for name in found), found
+    again = compile_api.compile(Halves())  # restored
+    compile_api.reset()
+    call(again)
+    assert [name.split(", ")[0] for name in _ranges(lambda: call(again))] == [
+        name.split(", ")[0] for name in found
+    ]

@@ -40,8 +40,8 @@ _RECORDS = {"WithNumbers": WithNumbers}
 class CallProgram:
     """What a launcher is made of.
 
-    `symbols` says where in the code which kernel's address stands, `binaries` where the handle of which device code;
-    `device` is the card's number, or -1.
+    `ranges` names the kernels for a profiler, in order. `symbols` says where in the code which kernel's address stands,
+    `binaries` where the handle of which device code; `device` is the card's number, or -1.
     """
 
     code: array[int]
@@ -54,6 +54,7 @@ class CallProgram:
     device: int
     symbols: tuple[tuple[int, str], ...]
     binaries: tuple[tuple[int, TritonBinary], ...] = ()
+    ranges: tuple[bytes, ...] = ()
 
     def launcher(self, native: NativeLauncher, recover: Any) -> Any:
         """The launcher; `recover` runs the graph when a kernel refuses its inputs."""
@@ -71,6 +72,7 @@ class CallProgram:
             threshold=self.threshold,
             keep=self.keep,
             device=self.device,
+            ranges=self.ranges,
         )
 
 
@@ -94,6 +96,7 @@ def store(parts: CallProgram, module: GraphModule, face: Any, settings: BuildSet
         "registers": writer.blob(parts.registers.tobytes()),
         "numbers": [parts.slots, parts.inputs, parts.threshold, parts.keep],
         "objects": [writer.value(value) for value in parts.objects],
+        "ranges": [name.decode() for name in parts.ranges],
         "symbols": [list(symbol) for symbol in parts.symbols],
         "libraries": [[writer.blob(content), names] for content, names in libraries.items()],
         "card": _card_data(parts, writer),
@@ -221,6 +224,7 @@ def restore(content: bytes | memoryview, compiler: str = "") -> Any:
             keep=keep,
             device=card,
             symbols=tuple((place, name) for place, name in data["symbols"]),
+            ranges=tuple(name.encode() for name in data["ranges"]),
         )
         made = parts.launcher(native, _LazyReference(reader.blobs[data["graph"]]))
         made.boxed, made.output_layouts = True, reader.value(data["layouts"])

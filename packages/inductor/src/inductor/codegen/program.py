@@ -16,6 +16,7 @@ import torch
 
 from inductor._torch import device_code, dtype_code
 from inductor.codegen.direct import direct_call
+from inductor.codegen.ranges import range_names
 from inductor.devices import BuiltKernel, CalledKernel, LoadedKernel, device_for
 from inductor.devices.built import flat_length, run_by_torch
 from inductor.errors import KernelError, UnsupportedOperationError
@@ -280,6 +281,7 @@ class _Encoder:
         self._bent: set[str] = set()  # in a tensor that has another geometry than they
         self._symbols: list[tuple[int, str]] = []  # where in the code which kernel's address stands
         self._binaries: list[tuple[int, TritonBinary]] = []  # or the handle of which device code
+        self._started: list[BuiltKernel | LoadedKernel] = []  # by instructions, in order
         self._read = program.read_buffers
         self._device = program_device(program)
         made_by = device_for(self._device, device)
@@ -313,6 +315,7 @@ class _Encoder:
             device=self._card,
             symbols=tuple((before + place, name) for place, name in self._symbols),
             binaries=tuple((before + place, binary) for place, binary in self._binaries),
+            ranges=range_names(self._started, program.graph, module),
         )
         made = parts.launcher(self._native, reference)
         made.store_part = partial(store, parts, module, made, settings)
@@ -427,6 +430,7 @@ class _Encoder:
         registers += [self._registers(value) for value in built.source.literals]
         slots = [self._slots[argument.buffer] for argument in kernel.arguments]
         work = self._registers(kernel.decisions.work)
+        self._started.append(built)
         self._symbols.append((len(self._code) + 1, built.symbol))
         self._code += [Opcode.KERNEL, built.address, work]
         self._code += [len(slots), *slots, len(registers), *registers]
@@ -437,6 +441,7 @@ class _Encoder:
         registers += [self._scalars[name] for name, _ in kernel.scalars]
         slots = [self._slots[argument.buffer] for argument in kernel.arguments]
         grid = self._registers(loaded.source.grid)
+        self._started.append(loaded)
         self._binaries.append((len(self._code) + 1, loaded.binary))
         self._code += [Opcode.LAUNCH, function.handle, grid, function.threads, function.shared]
         self._code += [len(slots), *slots, len(registers), *registers]

@@ -199,11 +199,18 @@ class Builder:
         scalar = recorder.to_dtype(value.load(recorder, coordinates), view.dtype)
         index = linear_index(coordinates, view.stride, view.offset)
         recorder.store(view.buffer, index, scalar, view.dtype)
-        self.loop("pointwise", recorder, value.device)
+        self.loop("pointwise", recorder, value.device, value.origin)
 
-    def loop(self, kind: LoopKind, recorder: Recorder, device: torch.device) -> None:
-        """Add what a recorder holds as a node."""
-        self._add(LoopNode(f"n{len(self.nodes)}", kind, recorder.finish(), device, self._origins()))
+    def loop(
+        self,
+        kind: LoopKind,
+        recorder: Recorder,
+        device: torch.device,
+        origin: Origin | None = None,
+    ) -> None:
+        """Add what a recorder holds as a node: of `origin`, else of what is being lowered."""
+        origins = self._origins() if origin is None else (origin,)
+        self._add(LoopNode(f"n{len(self.nodes)}", kind, recorder.finish(), device, origins))
 
     # ---- whole operators
     def call(self, kind: str, operator: Any, args: Any, kwargs: Any, reason: str) -> Any:

@@ -166,6 +166,7 @@ def lower(
                 value = _call(builder, node, facts[node], environment, free=node not in visible)
                 environment[node] = value
                 if isinstance(value, Value):
+                    value.origin = value.origin or builder.origin
                     builder.settle(value, uses[node], output=node in outputs)
             case "output":
                 result = node.args[0]

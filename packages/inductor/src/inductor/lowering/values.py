@@ -16,7 +16,7 @@ from inductor.ir.index import linear_index
 if TYPE_CHECKING:
     import torch
 
-    from inductor.ir.nodes import View
+    from inductor.ir.nodes import Origin, View
     from inductor.ir.operations import Size
     from inductor.ir.recorder import Recorder, Scalar
 
@@ -40,6 +40,7 @@ class Value:
         stride: the strides that eager's result has, a hint for the layout when stored.
         base, window: this is a view of `base`; `window` gives its `View` from the base's, or None
             where strides can't express it.
+        origin: the graph node that it is the result of, None where it is part of one.
         whole: the window shows every element of the base, so storing the base wastes nothing.
         number: a Python number that varies, which a library's operator takes as a number.
     """
@@ -57,6 +58,7 @@ class Value:
     window: ViewFunction | None = None
     whole: bool = True
     number: bool = False
+    origin: Origin | None = None
 
     def load(self, recorder: Recorder, coordinates: Coordinates) -> Scalar:
         """Record the element at `coordinates`; half types as float32."""

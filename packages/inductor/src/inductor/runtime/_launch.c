@@ -112,6 +112,15 @@ static int launch_on_gpu(Frame *f, const int64_t *w, const int64_t **next) {
   return -1;
 }
 
+/* The range of the next kernel, where a profiler looks; NULL elsewhere. */
+static Handle begin_range(Frame *f) {
+  Handle range = NULL;
+  Py_ssize_t number = f->range++;
+  if (number >= PyTuple_GET_SIZE(f->self->ranges)) return NULL;
+  const char *name = PyBytes_AS_STRING(PyTuple_GET_ITEM(f->self->ranges, number));
+  return api.begin_range(name, NULL, NULL, 0, &range) ? NULL : range;
+}
+
 static PyObject *recover(Frame *f) {
   hold(f);
   PyObject *list = PyList_New(f->self->inputs);
@@ -185,12 +194,20 @@ static PyObject *run(Frame *f) {
         w += 3 + 2 * w[2];
         break;
       }
-      case OP_KERNEL:
-        if (run_kernel(f, w, &w)) return recover(f);
+      case OP_KERNEL: {
+        Handle range = f->range < 0 ? NULL : begin_range(f);
+        int refused = run_kernel(f, w, &w);
+        if (range) api.end_range(range);
+        if (refused) return recover(f);
         break;
-      case OP_LAUNCH:
-        if (launch_on_gpu(f, w, &w)) return NULL;
+      }
+      case OP_LAUNCH: {
+        Handle range = f->range < 0 ? NULL : begin_range(f);
+        int failed = launch_on_gpu(f, w, &w);
+        if (range) api.end_range(range);
+        if (failed) return NULL;
         break;
+      }
       case OP_CALL:
         if (call(f, w)) return NULL;
         w += w[0];
@@ -227,6 +244,7 @@ static PyObject *launch(PyObject *object, PyObject *const *args, size_t flags, P
   memset(f.slots, 0, self->slots * sizeof(Slot));
   memcpy(f.r, self->initial, self->registers * 8);
   f.threads = serial_only ? 1 : api.max_threads();
+  f.range = api.watched && api.watched() ? 0 : -1;
   PyObject *list = args[0];
   /* The list's references become the frame's: as popping each of its items would do, without a loop. */
   if (self->inputs) memcpy(f.inputs, ((PyListObject *)list)->ob_item, self->inputs * sizeof(PyObject *));
@@ -265,8 +283,8 @@ static int64_t *copy_words(PyObject *source, Py_ssize_t *count) {
 }
 
 static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *names[] = {"code", "registers", "slots", "inputs", "objects", "recover", "conform", "reserve", "threshold", "keep", "device", NULL};
-  PyObject *code, *registers, *objects, *recover_, *conform, *reserve;
+  static char *names[] = {"code", "registers", "slots", "inputs", "objects", "recover", "conform", "reserve", "threshold", "keep", "device", "ranges", NULL};
+  PyObject *code, *registers, *objects, *recover_, *conform, *reserve, *ranges = NULL;
   Py_ssize_t slots, inputs;
   long long threshold;
   int keep, device = -1;
@@ -274,9 +292,14 @@ static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *keyw
     PyErr_SetString(PyExc_RuntimeError, "set_up() has not run");
     return NULL;
   }
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOnnO!OOOLp|i", names, &code, &registers, &slots, &inputs, &PyTuple_Type,
-                                   &objects, &recover_, &conform, &reserve, &threshold, &keep, &device))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOnnO!OOOLp|iO!", names, &code, &registers, &slots, &inputs, &PyTuple_Type,
+                                   &objects, &recover_, &conform, &reserve, &threshold, &keep, &device, &PyTuple_Type, &ranges))
     return NULL;
+  for (Py_ssize_t k = 0; ranges && k < PyTuple_GET_SIZE(ranges); k++)
+    if (!PyBytes_Check(PyTuple_GET_ITEM(ranges, k))) {
+      PyErr_SetString(PyExc_TypeError, "names of kernels are bytes");
+      return NULL;
+    }
   if (device >= 0 && !gpu.launch) {
     PyErr_SetString(PyExc_RuntimeError, "set_up_gpu() has not run");
     return NULL;
@@ -288,12 +311,13 @@ static PyObject *launcher_new(PyTypeObject *type, PyObject *args, PyObject *keyw
   self->recover = Py_NewRef(recover_);
   self->conform = Py_NewRef(conform);
   self->reserve = Py_NewRef(reserve);
+  self->ranges = ranges ? Py_NewRef(ranges) : PyTuple_New(0);
   self->slots = slots;
   self->inputs = inputs;
   self->keep = keep;
   self->device = device;
   self->threshold = threshold > 0 ? threshold : 1;
-  if (!(self->code = copy_words(code, &self->words)) || !(self->initial = copy_words(registers, &self->registers))) {
+  if (!self->ranges || !(self->code = copy_words(code, &self->words)) || !(self->initial = copy_words(registers, &self->registers))) {
     Py_DECREF(self);
     return NULL;
   }
@@ -304,6 +328,7 @@ static int launcher_traverse(Launcher *self, visitproc visit, void *arg) {
   Py_VISIT(self->recover);
   Py_VISIT(self->conform);
   Py_VISIT(self->reserve);
+  Py_VISIT(self->ranges);
   Py_VISIT(self->dict);
   return 0;
 }
@@ -312,6 +337,7 @@ static int launcher_clear(Launcher *self) {
   Py_CLEAR(self->recover);
   Py_CLEAR(self->conform);
   Py_CLEAR(self->reserve);
+  Py_CLEAR(self->ranges);
   Py_CLEAR(self->dict);
   return 0;
 }

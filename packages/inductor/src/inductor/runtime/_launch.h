@@ -36,6 +36,9 @@ struct Abi {
   void (*set_grad_enabled)(bool);
   int (*max_threads)(void);
   PyObject *(*wrap)(Handle);
+  bool (*watched)(void); /* whether a profiler looks at this thread; with it the two below, or none */
+  Status (*begin_range)(const char *, void *, const void **, uint64_t, Handle *);
+  Status (*end_range)(Handle);
   Status (*mm_out)(Handle, Handle, Handle);
   Status (*bmm_out)(Handle, Handle, Handle);
   Status (*addmm_out)(Handle, Handle, Handle, Handle, double, double);
@@ -128,6 +131,7 @@ typedef struct {
   PyObject *recover;  /* callable(list of inputs) -> tuple */
   PyObject *conform;  /* callable(tensor, sizes, strides) -> tensor of exactly that layout */
   PyObject *reserve;  /* callable(placed dtype, sizes, strides) -> tensor, or eager's out of memory */
+  PyObject *ranges;   /* tuple: names of the kernels for a profiler, in the order of their instructions; may be empty */
   PyObject *dict;
   int64_t *code, *initial;
   Py_ssize_t words, registers, slots, inputs;
@@ -144,6 +148,7 @@ typedef struct {
   char *arena_data;
   PyThreadState *thread; /* non-NULL while the interpreter lock is given up */
   int64_t threads;
+  Py_ssize_t range; /* number of the next kernel where a profiler looks, else -1 */
   void *stream; /* of the GPU, asked for at the first launch */
   PyObject **inputs; /* kept for `recover` until released */
 } Frame;

@@ -91,6 +91,10 @@ static PyObject *set_up(PyObject *module, PyObject *args) {
   REQUIRE(set_grad_enabled, "aoti_torch_grad_mode_set_enabled")
   REQUIRE(max_threads, "omp_get_max_threads")
   REQUIRE(wrap, "_Z16THPVariable_WrapRKN2at10TensorBaseE")
+  OPTIONAL(watched, "_ZN2at12hasCallbacksEv");
+  OPTIONAL(begin_range, "aoti_record_function_start");
+  OPTIONAL(end_range, "aoti_record_function_end");
+  if (!api.begin_range || !api.end_range) api.watched = NULL;
   OPTIONAL(mm_out, "aoti_torch_cpu_mm_out");
   OPTIONAL(bmm_out, "aoti_torch_cpu_bmm_out");
   OPTIONAL(addmm_out, "aoti_torch_cpu_addmm_out");
@@ -186,7 +190,7 @@ PyMODINIT_FUNC PyInit__launch(void) {
   PyObject *module = PyModule_Create(&definition);
   if (module && (PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) ||
                  PyModule_AddIntConstant(module, "OPCODES", OP_SURE + 1) ||
-                 PyModule_AddIntConstant(module, "FACE", 3))) /* launch.py refuses other numbers */
+                 PyModule_AddIntConstant(module, "FACE", 4))) /* launch.py refuses other numbers */
     Py_CLEAR(module);
   return module;
 }

@@ -80,7 +80,7 @@ class Result(IntEnum):
     OBJECT = 5
 
 
-_FACE = 3  # counts changes of what the launcher's type is called with
+_FACE = 4  # counts changes of what the launcher's type is called with
 
 DIRECT_CALLS = {
     "mm": 1,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from inductor.ir import Operation
 
-__all__ = ["function_name"]
+__all__ = ["function_name", "telling_words"]
 
 _TELLING = {
     "add",
@@ -36,13 +36,18 @@ _TELLING = {
 _MOST_WORDS = 5
 
 
-def function_name(mode: str, operations: Iterable[Operation], lines: str) -> str:
-    """How the kernel is walked and what it mainly computes; equal text has an equal name."""
+def telling_words(operations: Iterable[Operation]) -> list[str]:
+    """The first of those operations that tell what a kernel computes."""
     words: dict[str, None] = {}
     for operation in operations:
         if operation.name in ("reduce", "accumulate", "scan"):
             words[str(operation.attribute)] = None
         elif operation.name in _TELLING:
             words[operation.name] = None
+    return list(words)[:_MOST_WORDS]
+
+
+def function_name(mode: str, operations: Iterable[Operation], lines: str) -> str:
+    """How the kernel is walked and what it mainly computes; equal text has an equal name."""
     digest = sha256(lines.encode()).hexdigest()[:6]
-    return "_".join((mode, *list(words)[:_MOST_WORDS], digest))
+    return "_".join((mode, *telling_words(operations), digest))
