@@ -361,12 +361,15 @@ typedef struct {
   Places wanted;     /* which gradients are tangents; the others belong to outputs without a gradient */
   Places order;      /* of numbers and saved tensors, as the backward takes them; empty: as they are */
   Py_ssize_t results;
-  int saves; /* whether tensors are saved */
+  int saves;   /* whether tensors are saved */
+  int complex; /* whether a tangent is: only those may be conjugated without having been written out */
 } Backward;
 
 /* A tangent as the backward was promised it. NULL, perhaps with an exception: Python must look at it. */
-static PyObject *tangent_of(PyObject *gradient, PyObject *layout, PyObject *tensor) {
-  if ((PyObject *)Py_TYPE(gradient) != tensor || told(gradient, names.is_neg) || told(gradient, names.is_conj)) return NULL;
+static PyObject *tangent_of(PyObject *gradient, PyObject *layout, Backward *self) {
+  if ((PyObject *)Py_TYPE(gradient) != self->tensor || told(gradient, names.is_neg) ||
+      (self->complex && told(gradient, names.is_conj)))
+    return NULL;
   if (layout == Py_None) {
     int contiguous = told(gradient, names.is_contiguous);
     if (contiguous < 0) return NULL;
@@ -388,7 +391,7 @@ static PyObject *tangents_of(Backward *self, PyObject *const *gradients, uint64_
       *absent |= (uint64_t)1 << k;
       continue;
     }
-    PyObject *tangent = tangent_of(gradient, PyTuple_GET_ITEM(self->layouts, k), self->tensor);
+    PyObject *tangent = tangent_of(gradient, PyTuple_GET_ITEM(self->layouts, k), self);
     if (!tangent || PyList_Append(tangents, tangent)) Py_CLEAR(tangents);
     Py_XDECREF(tangent);
   }
@@ -513,12 +516,12 @@ static PyObject *backward_bound(PyObject *self, PyObject *context, PyObject *typ
 }
 
 static PyObject *backward_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *words[] = {"python", "resolve", "check", "grad_mode", "keeps_graph", "tensor", "layouts", "wanted", "order", "results", "saves", NULL};
+  static char *words[] = {"python", "resolve", "check", "grad_mode", "keeps_graph", "tensor", "layouts", "wanted", "order", "results", "saves", "complex", NULL};
   PyObject *python, *resolve, *check, *grad_mode, *keeps_graph, *tensor, *layouts, *wanted, *order;
   Py_ssize_t results;
-  int saves;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOO!OOnp", words, &python, &resolve, &check, &grad_mode, &keeps_graph,
-                                   &tensor, &PyTuple_Type, &layouts, &wanted, &order, &results, &saves))
+  int saves, complex;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOO!OOnpp", words, &python, &resolve, &check, &grad_mode, &keeps_graph,
+                                   &tensor, &PyTuple_Type, &layouts, &wanted, &order, &results, &saves, &complex))
     return NULL;
   Backward *self = (Backward *)type->tp_alloc(type, 0);
   if (!self) return NULL;
@@ -532,6 +535,7 @@ static PyObject *backward_new(PyTypeObject *type, PyObject *args, PyObject *keyw
   self->layouts = Py_NewRef(layouts);
   self->results = results;
   self->saves = saves;
+  self->complex = complex;
   if (!(self->known = PyDict_New()) || places_of(wanted, &self->wanted) || places_of(order, &self->order)) {
     Py_DECREF(self);
     return NULL;
@@ -599,7 +603,7 @@ PyMODINIT_FUNC PyInit__node(void) {
   if (module && (PyModule_AddObjectRef(module, "Call", (PyObject *)&CallType) ||
                  PyModule_AddObjectRef(module, "Forward", (PyObject *)&ForwardType) ||
                  PyModule_AddObjectRef(module, "Backward", (PyObject *)&BackwardType) ||
-                 PyModule_AddIntConstant(module, "FACE", 3))) /* _native.py refuses other numbers */
+                 PyModule_AddIntConstant(module, "FACE", 4))) /* _native.py refuses other numbers */
     Py_CLEAR(module);
   return module;
 }

@@ -48,5 +48,6 @@ class Backward:
         order: tuple[int, ...],
         results: int,
         saves: bool,
+        complex: bool,
     ) -> None: ...
     def __call__(self, context: Any, /, *gradients: Any) -> Any: ...

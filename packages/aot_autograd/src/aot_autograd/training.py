@@ -325,6 +325,7 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
         order=keeping.order,
         results=gradients_expected,
         saves=saves,
+        complex=any(meta.dtype.is_complex for meta in metadata.tangents),
     )
     return made
 

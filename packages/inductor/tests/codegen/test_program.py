@@ -26,7 +26,7 @@ from inductor.ir import (
     View,
 )
 from inductor.runtime import BuildSettings, ReferenceCallable
-from inductor.runtime.launch import native_launcher
+from inductor.runtime.launch import Opcode, native_launcher
 from primtorch.symbolic import Symbol
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -233,6 +233,25 @@ def test_index_out_of_bounds_raises_what_eager_raises(build):
     with pytest.raises(IndexError) as theirs:
         table[bad]
     assert str(ours.value) == str(theirs.value)
+
+
+def gives_up_the_lock(program, settings):
+    encoder = _Encoder(program, build_kernels(program, settings), native_launcher())
+    module = torch.fx.symbolic_trace(lambda x: (x,))
+    encoder.launcher(ReferenceCallable(module), module, settings)
+    return encoder._places()[:1] == [Opcode.BEGIN]
+
+
+def test_the_interpreter_lock_is_kept_where_kernels_are_brief(settings):
+    if native_launcher() is None:
+        pytest.skip("the C launcher is not built")
+    brief = gather_program()
+    assert not gives_up_the_lock(brief, settings)
+    (kernel,) = brief.schedule.steps
+    longer = replace(kernel, decisions=replace(kernel.decisions, work=1 << 24))
+    assert gives_up_the_lock(replace(brief, schedule=Schedule((longer,), ())), settings)
+    assert gives_up_the_lock(linear_relu_program(5), settings)  # a vendor's call may take long
+    assert gives_up_the_lock(linear_relu_program(Symbol("s0", 2)), settings)
 
 
 def test_inputs_live_no_longer_than_a_kernel_may_refuse_its_data(build):

@@ -368,7 +368,17 @@ class _Encoder:
             for name, place in memory.places.items():
                 if place.kind == "arena":
                     words += [Opcode.PLACE, self._slots[name], self._registers(place.offset)]
-        return [Opcode.BEGIN, *words]
+        return words if self._is_brief() else [Opcode.BEGIN, *words]
+
+    def _is_brief(self) -> bool:
+        """Whether to keep the interpreter lock: giving it up costs more than other threads gain by it."""
+        total = 0
+        for step in self._program.schedule.steps:
+            work = step.decisions.work if isinstance(step, Kernel) and self._card < 0 else None
+            if not isinstance(work, int):
+                return False
+            total += work
+        return total <= _THREAD_WORK
 
     def _allocate(self, step: Kernel, outputs: tuple[str, ...]) -> None:
         places = self._program.memory.places
