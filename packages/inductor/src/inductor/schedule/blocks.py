@@ -51,6 +51,7 @@ class Blocks:
         warps: warps in a program, a power of two.
         stages: software pipeline depth of loops.
         programs: size of the grid of a kernel that accumulates columns; 0 otherwise.
+        ahead: loads of a loop begin so many turns early, through shared memory; 0: when they are needed.
     """
 
     mode: Literal["points", "persistent", "looped"]
@@ -60,6 +61,7 @@ class Blocks:
     warps: int
     stages: int
     programs: int
+    ahead: int = 0
 
     @property
     def adds_rows(self) -> bool:

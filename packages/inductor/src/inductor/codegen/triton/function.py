@@ -179,6 +179,15 @@ class Function:
         """Write an operation again whose value is gone; the layer that walks the stages can."""
         raise NotImplementedError
 
+    def _loop(self, name: str, start: object, stop: str, step: int) -> None:
+        """Begin a loop; the lines after it are deeper."""
+        ahead = self._blocks.ahead
+        if ahead:
+            self._emit(f"for {name} in tl.range({start}, {stop}, {step}, num_stages={ahead + 1}):")
+        else:
+            self._emit(f"for {name} in range({start}, {stop}, {step}):")
+        self._depth += 1
+
     # ---- shapes
     def _tile_shape(self) -> str:
         return f"[{self._blocks.outer}, {self._blocks.inner}]"

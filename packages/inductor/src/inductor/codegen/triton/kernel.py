@@ -202,8 +202,7 @@ class _Writer(Sweeps):
         if self._columns:
             grid = self._blocks.programs
             step = grid * block
-            self._emit(f"for x_start in range(0, {self._text(total)}, {step}):")
-            self._depth += 1
+            self._loop("x_start", 0, self._text(total), step)
             self._emit(f"x = x_start + program * {block} + tl.arange(0, {block})[:, None]")
         else:
             grid, step = _ceil_div(total, block), block

@@ -75,8 +75,7 @@ class Sweeps(Reductions):
         self._level = "inner"
         opening, initial = len(self._lines), []
         for start, stop, bound in _pieces(count, width):
-            self._emit(f"for r_start in range({start}, {self._text(stop)}, {width}):")
-            self._depth += 1
+            self._loop("r_start", start, self._text(stop), width)
             self._emit("r = r_start + r_base")
             initial = self._block(stage, bound, width)
             self._depth -= 1
