@@ -107,12 +107,15 @@ def test_switched_off(graph_runner):
         torch.autograd.grad(out.sum(), x, create_graph=True)
 
 
-@pytest.mark.parametrize("kind", ["read before", "only written", "view of a base"])
+@pytest.mark.parametrize("kind", ["read before", "only written", "view of a base", "two views"])
 def test_an_input_that_the_function_changes_is_read_as_it_was(kind, graph_runner):
     def function(x, w):
         if kind == "only written":
             x.copy_(w.exp())
             return (x * w).tanh()
+        if kind == "two views":
+            w.sigmoid_()
+            return (x * x).exp() * w.sum()
         return x.sigmoid_() * w.exp()
 
     results = []
@@ -121,6 +124,14 @@ def test_an_input_that_the_function_changes_is_read_as_it_was(kind, graph_runner
         start, w = randn(4).requires_grad_(), randn(3).requires_grad_()
         base = start * 2
         x = base[:3] if kind == "view of a base" else base
+        if kind == "two views":
+            whole = torch.cat([start, w]) * 2
+            x, w = whole[:4], whole[2:5]
+            out = one(x, w)
+            first = torch.autograd.grad((out.sum() + whole.sum()), start, create_graph=True)
+            (second,) = torch.autograd.grad(first[0].square().sum(), start)
+            results.append([first[0].detach(), second])
+            continue
         if kind != "view of a base":
             w = randn(4).requires_grad_()
         out = one(x, w)

@@ -75,7 +75,7 @@ OUT = {
 }
 BEHIND = {
     "behind row_": lambda a, b: a.detach()[0].mul_(2),
-    "behind data_": lambda a, b: a.data.view(-1).add_(1),
+    "behind flat_": lambda a, b: a.detach().view(-1).add_(1),
     "behind slice_": lambda a, b: a.detach()[1:].copy_(b.detach()[1:]),
     "behind diagonal_": lambda a, b: a.detach().diagonal().zero_(),
     "behind t_": lambda a, b: a.detach().t_().sub_(1),
@@ -159,12 +159,12 @@ INDEX = {
 
 def hooked(a, b):
     if a.requires_grad:
-        a.register_hook(lambda gradient: gradient * 2)
+        a.register_hook(lambda gradient: None if gradient is None else gradient * 2)
 
 
 def hooked_twice(a, b):
     if a.requires_grad:
-        a.register_hook(lambda gradient: gradient + 1)
+        a.register_hook(lambda gradient: None if gradient is None else gradient.sin())
         handle = a.register_hook(lambda gradient: gradient * 5)
         handle.remove()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aot_autograd.inputs import Fresh, InputSpec
+from aot_autograd.inputs import Fresh, InputSpec, members_of_storages
 from aot_autograd.observation import Observation
 from aot_autograd.recording import RecordingContext
 from primtorch.fake import FakeTensor
@@ -86,7 +86,8 @@ class DoubleBackward:
 
     def _gradients(self, there: tuple[bool, ...], *flat: Any) -> Sequence[Any]:
         """Traced: the function again, on copies of its inputs, then its gradients by the tangents there are."""
-        count = len(self._specs)
+        shared = self._metadata.shared
+        count = len(self._metadata.graph_inputs)
         given, tangents = flat[:count], list(flat[count:])
         context = next(one.context for one in flat if isinstance(one, FakeTensor))
         assert isinstance(context, RecordingContext), "gradients are traced by this package"
@@ -94,7 +95,9 @@ class DoubleBackward:
             primals = [
                 Fresh.apply(one, True) if isinstance(one, FakeTensor) else one for one in given
             ]
-            observation = Observation(context, self._specs, primals)
+            if shared:
+                primals = members_of_storages(primals, self._specs, shared)
+            observation = Observation(context, self._specs, primals, shared)
             observation.observe(self._function(*primals))
             targets = [value.tensor for value in observation.values if value.requires_grad]
             targets = [target for target, wanted in zip(targets, there, strict=True) if wanted]

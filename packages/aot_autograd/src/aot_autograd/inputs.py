@@ -107,6 +107,23 @@ def make_inputs(
     return arguments, leaves
 
 
+def members_of_storages(
+    given: Sequence[Any], specs: Sequence[InputSpec], shared: Sequence[SharedStorage]
+) -> list[Any]:
+    """What a function is called with, one for each spec, of what its graph takes: inputs, then storages."""
+    inside = {position for group in shared for position in group.members}
+    own, bases = iter(given[: -len(shared)]), given[-len(shared) :]
+    arguments: list[Any] = [None if spec.position in inside else next(own) for spec in specs]
+    for base, group in zip(bases, shared, strict=True):
+        for number, spec in enumerate(specs):
+            if spec.position in group.members:
+                meta: TensorMeta = spec.meta
+                arguments[number] = torch.as_strided(
+                    base, meta.shape, meta.stride, meta.storage_offset
+                )
+    return arguments
+
+
 def _make_members(
     context: RecordingContext,
     specs: Sequence[InputSpec],

@@ -115,6 +115,8 @@ def store_inference(compiled: Boxed, metadata: contract.FunctionMetadata, *, tra
 
 def store_training(compiled: Compiled, origin: Origin) -> bytes:
     """The bytes of a function with a backward; see `store_inference`."""
+    if compiled.metadata.shared and compiled.double is not None:
+        raise NotStorable("derivatives of derivatives need to know how inputs share their storage")
     writer = Writer(_RECORDS)
     stored: dict[str, Any] = {"graph": None}
     with compiled.backward.settled() as graph:
