@@ -91,6 +91,48 @@ def test_one_compiler_inside_a_call_of_the_other(theirs, ours_outside):
     assert not is_hooked()
 
 
+@pytest.mark.parametrize("kind", ["function", "module", "method"])
+def test_what_torch_compiled_is_part_of_what_we_compile(theirs, kind):
+    _, torch_compile = theirs
+    layer = torch.nn.Linear(4, 4)
+    if kind == "function":
+        inside, eager = torch_compile(inner), inner
+    elif kind == "module":
+        inside, eager = torch_compile(layer), layer
+    else:
+        eager = torch.nn.Linear(4, 4)
+        eager.load_state_dict(layer.state_dict())
+        inside = layer
+        inside.compile(backend="eager")
+    counter, outer = compiled_with(lambda x: inside(x.reshape(-1, 4)) * 2)
+    x = torch.randn(4)
+    for _ in range(2):
+        assert same(outer(x), eager(x.reshape(-1, 4)) * 2)
+    assert counter.frame_count == 1
+    _, again = compiled_with(inside)  # already compiled, by torch: it goes on by itself
+    assert same(again(x.reshape(-1, 4)), eager(x.reshape(-1, 4)))
+    assert not is_hooked()
+
+
+def test_functions_of_pybind11_are_values():
+    """Their `__self__` is a record of pybind11's, without the method's name."""
+
+    class Holder:
+        def __init__(self):
+            self.ask = torch._C._get_tracing_state
+
+    def program(x, holder, ask):
+        x = x + 1
+        print(end="")
+        return x if holder.ask() is None and ask() is None else -x
+
+    assert type(torch._C._get_tracing_state.__self__).__name__ != "module"
+    _, fast = compiled_with(program)
+    x = torch.ones(2)
+    for _ in range(2):
+        assert same(fast(x, Holder(), torch._C._get_tracing_state), x + 1)
+
+
 def test_threads_with_torchs_compiler_beside_ours(theirs):
     _, torch_compile = theirs
     function = called_by(inner)

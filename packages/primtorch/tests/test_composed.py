@@ -48,6 +48,20 @@ CASES = [
      {"align_corners": False}),
     (torch.nn.functional.affine_grid, composed.affine_grid, (randn(2, 3, 4), (2, 1, 4, 5, 3)),
      {"align_corners": True}),
+    (torch.stft, composed.stft, (randn(2, 40), 16, 4), {"window": torch.hann_window(16), "return_complex": True}),
+    (torch.stft, composed.stft, (randn(40), 16), {"return_complex": True, "center": False, "normalized": True}),
+    (torch.stft, composed.stft, (randn(2, 40), 16, 5, 9, torch.hann_window(9)),
+     {"onesided": False, "return_complex": True}),
+    (torch.stft, composed.stft, (randn(2, 40), 16, 5, 9), {"return_complex": True, "pad_mode": "constant"}),
+    (torch.stft, composed.stft, (randn(40, dtype=torch.complex64), 8), {}),
+    (torch.stft, composed.stft, (randn(40), 8), {}),
+    (torch.stft, composed.stft, (randn(40), 8, 0), {"return_complex": True}),
+    (torch.stft, composed.stft, (randn(2, 40), 8, 4, 9), {"return_complex": True}),
+    (torch.stft, composed.stft, (randn(2, 4), 8), {"return_complex": True, "center": False}),
+    (torch.unsafe_chunk, composed.unsafe_chunk, (randn(5, 4), 3), {}),
+    (torch.unsafe_chunk, composed.unsafe_chunk, (randn(5, 4), 2, -1), {}),
+    (torch.unsafe_chunk, composed.unsafe_chunk, (randn(5, 4), 0), {}),
+    (torch.unsafe_chunk, composed.unsafe_chunk, (randn(0, 4), 2), {}),
 ]  # fmt: skip
 
 

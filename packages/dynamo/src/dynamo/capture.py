@@ -50,6 +50,7 @@ from dynamo.source import ArraySource, FunctionSource, LocalSource
 from dynamo.stored.entry import Material
 from dynamo.values import locks, regions
 from dynamo.values.apart import changed_apart
+from dynamo.values.calls import OTHER_COMPILER
 from dynamo.values.modules import runs_packed
 from dynamo.values.session import Session, runs_in_python
 from dynamo.values.tensor_subclasses import outer_modes
@@ -134,6 +135,8 @@ def capture(request: Request) -> Captured:
                 code.co_firstlineno,
             )
         raise SkipFrame(why)
+    if request.function.__globals__.get("__name__") == OTHER_COMPILER:
+        raise SkipFrame("torch's compiler compiles it")
     if runs_packed(request.function, request.arguments):
         raise SkipFrame("a recurrent layer on packed sequences runs as it is")
     breaks: dict[int, tuple[BreakReason, str]] = {}

@@ -47,6 +47,30 @@ slope = torch.func.grad(lambda z: z.cos().sum())
 PROGRAMS["made_outside"] = lambda x: row_sum(x.outer(x)) + slope(x)
 
 
+def test_mapped_tensors_in_containers_from_outside(compiled):
+    """As `stack_module_state` gives them: dicts of parameters, an empty one of buffers."""
+    models = [torch.nn.Linear(4, 2) for _ in range(3)]
+    parameters, buffers = torch.func.stack_module_state(models)
+    base = torch.nn.Linear(4, 2, device="meta")
+
+    def one(parameters, buffers, x):
+        return torch.func.functional_call(base, (parameters, buffers), (x,))
+
+    def ensemble(x):
+        return torch.vmap(one, (0, 0, None))(parameters, buffers, x)
+
+    def nested(x, weights):
+        dims = (None, 0)
+        return torch.vmap(lambda w, row: w[0]["w"] * row.sum() + w[1][1][0]["b"], dims)(weights, x)
+
+    x = torch.randn(5, 4)
+    fast, _ = compiled(ensemble)
+    assert same(fast(x), ensemble(x))
+    weights = [{"w": torch.randn(2)}, ({"c": 1}, [{"b": torch.randn(2)}])]
+    fast, _ = compiled(nested)
+    assert same(fast(x, weights), nested(x, weights))
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("backend", ["eager", "aot"])
 def test_transform(compiled, name, backend):

@@ -638,3 +638,23 @@ def test_hooks_of_the_program_are_no_part_of_a_capture():
     for _ in range(2):
         assert same(compiled(X), X + 1)
     assert log == [("Made", {"key": 1})] * 2
+
+
+class Batch(typing.TypedDict, total=False):
+    """A dict to people and checkers; to Python a dict too."""
+
+    ids: torch.Tensor
+    name: str
+
+
+def test_a_typed_dict_is_a_dict():
+    def program(x):
+        batch = Batch(ids=x + 1, name="a")
+        return type(batch) is dict, batch, Batch({"ids": x}, name="b"), Batch()
+
+    options = dynamo.DynamoOptions(strict=True)
+    fast = dynamo.optimize("eager", fullgraph=True, options=options)(program)
+    x = torch.ones(2)
+    found, expected = fast(x), program(x)
+    assert same(found, expected)
+    assert [type(one) for one in found] == [type(one) for one in expected]

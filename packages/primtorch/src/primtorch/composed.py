@@ -34,7 +34,9 @@ __all__ = [
     "kron",
     "multi_dot",
     "one_hot",
+    "stft",
     "take_along_dim",
+    "unsafe_chunk",
     "vander",
 ]
 
@@ -324,6 +326,68 @@ def _centres(count: Any, options: dict[str, Any]) -> Tensor:
     return (torch.arange(count, **options) * 2 + 1) / count - 1
 
 
+def stft(
+    input: Tensor,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Tensor | None = None,
+    center: bool = True,
+    pad_mode: str = "reflect",
+    normalized: bool = False,
+    onesided: bool | None = None,
+    return_complex: bool | None = None,
+    align_to_window: bool | None = None,
+) -> Tensor:
+    """`torch.stft`: spectra of overlapping windows; what it refuses of the input's length is told in other words."""
+    dims = input.dim()
+    complex_input = input.is_complex() or (window is not None and window.is_complex())
+    hop = n_fft // 4 if hop_length is None else hop_length
+    width = n_fft if win_length is None else win_length
+    onesided = not complex_input if onesided is None else onesided
+    if return_complex is None and complex_input:
+        return_complex = True
+    if (
+        align_to_window is not None
+        or dims not in (1, 2)
+        or hop <= 0
+        or not 0 < width <= n_fft
+        or (window is not None and (window.dim() != 1 or window.shape[0] != width))
+        or (complex_input and onesided)
+        or return_complex is None
+    ):
+        raise RuntimeError("stft of arguments that eager refuses, or that are rare")
+    signal = input
+    if center:
+        extended = input.view([1] * (3 - dims) + list(input.shape))
+        padded = torch.nn.functional.pad(extended, [n_fft // 2, n_fft // 2], pad_mode)
+        signal = padded.view(padded.shape[-dims:])
+    if not 0 < n_fft <= signal.shape[-1]:
+        raise RuntimeError(f"stft expected 0 < n_fft <= {signal.shape[-1]}, but got n_fft={n_fft}")
+    if width < n_fft:
+        left = (n_fft - width) // 2
+        if window is None:
+            window = torch.ones(width, dtype=input.dtype, device=input.device)
+        window = torch.nn.functional.pad(window, [left, n_fft - width - left])
+    frames = (signal.unsqueeze(0) if dims == 1 else signal).unfold(-1, n_fft, hop)
+    if window is not None:
+        frames = frames * window
+    transform = torch.fft.rfft if onesided else torch.fft.fft
+    spectra = transform(frames, norm="ortho" if normalized else "backward").transpose(1, 2)
+    spectra = spectra.squeeze(0) if dims == 1 else spectra
+    return spectra if return_complex else torch.view_as_real(spectra)
+
+
+def unsafe_chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """`torch.unsafe_chunk`: at most `chunks` equal parts, the last maybe shorter."""
+    if chunks <= 0:
+        raise RuntimeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
+    size = input.shape[dim]
+    if size == 0:
+        return tuple(torch.unsafe_split_with_sizes(input, [0] * chunks, dim))
+    return tuple(torch.unsafe_split(input, (size + chunks - 1) // chunks, dim))
+
+
 _eager: Any = torch
 _COMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _eager.kron: kron,
@@ -340,6 +404,10 @@ _COMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _eager.Tensor.take_along_dim: take_along_dim,
     _eager.gradient: gradient,
     _eager.nn.functional.one_hot: one_hot,
+    _eager.stft: stft,
+    _eager.Tensor.stft: stft,
+    _eager.unsafe_chunk: unsafe_chunk,
+    _eager.Tensor.unsafe_chunk: unsafe_chunk,
     _eager.nn.functional.affine_grid: affine_grid,
     _eager.quantile: quantile,
     _eager.Tensor.quantile: quantile,

@@ -31,6 +31,7 @@ from dynamo.values.arrays import TracedArray
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
 from dynamo.values.shadows import DELETED, Lazy
+from dynamo.values.thread_locals import is_local, read_local, write_local
 from dynamo.values.wrap import CONSTANTS, wrap
 from dynamo.versions import NULL
 from primtorch.fake import FakeTensor
@@ -384,7 +385,10 @@ def generic_load(machine: Machine, owner: Any, cls: type, name: str) -> Any:
     session = machine.session
     if name == "__class__" and class_attribute(cls, name) is _class_getter:
         return cls
+    local = is_local(owner)
     if name == "__dict__":
+        if local:
+            raise GraphBreak(BreakReason.UNSUPPORTED_VALUE, "the dict of a threading.local is read")
         return session.instance_dict(owner)
     found = class_attribute(cls, name)
     kind = type(found)
@@ -395,13 +399,15 @@ def generic_load(machine: Machine, owner: Any, cls: type, name: str) -> Any:
         return read_slot(session, owner, name)
     if found is not MISSING and kind is not _FUNCTION and _has_data_descriptor(kind):
         return _descriptor(machine, owner, cls, found, name)
-    value = _own(session, owner, name)
+    value = read_local(session, owner, name, MISSING) if local else _own(session, owner, name)
     if value is not MISSING:
         return value
     if found is MISSING:
         return MISSING
     source = session.source_of(owner)
     if source is not None and not session.is_created(owner):
+        if local and not hasattr(kind, "__get__"):
+            return wrap(session, found, AttributeSource(source, name))
         session.guard(GuardKind.LACKS_OWN_ATTRIBUTE, source, name)
     session.guard_class_attribute(cls, name, found)
     if kind is _FUNCTION:
@@ -627,6 +633,9 @@ def generic_store(machine: Machine, owner: Any, name: str, value: Any) -> None:
 
 def store_own(session: Session, owner: Any, name: str, value: Any) -> None:
     """Write the instance dict; into its shadow for an object from outside."""
+    if is_local(owner):
+        write_local(session, owner, name, value)
+        return
     try:
         own = session.instance_dict(owner)
     except AttributeError:
@@ -680,6 +689,11 @@ def generic_delete(machine: Machine, owner: Any, name: str) -> None:
         if read_slot(session, owner, name) is MISSING:
             raise AttributeError(name)
         session.slot_writes[id(owner), name] = (owner, found, DELETED)
+        return
+    if is_local(owner):
+        if read_local(session, owner, name, MISSING) is MISSING:
+            raise AttributeError(name)
+        write_local(session, owner, name, DELETED)
         return
     own = session.instance_dict(owner)
     if name not in own:

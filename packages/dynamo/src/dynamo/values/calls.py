@@ -20,7 +20,7 @@ from dynamo._native import CompiledFunction
 from dynamo._torch import DISABLED_WRAPPER, module_initialiser
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
-from dynamo.source import ConstantSource
+from dynamo.source import AttributeSource, ConstantSource
 from dynamo.values import attributes, modules, operators, unread
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
@@ -33,14 +33,21 @@ from dynamo.values.states import NAMED_RULES
 from dynamo.values.tensor_subclasses import construct_tensor
 from dynamo.values.torch_functions import is_leaf
 from dynamo.values.transforms import transformed_outside
-from dynamo.values.wrap import is_constant
+from dynamo.values.wrap import is_constant, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynamo.machine.interpreter import Machine
 
-__all__ = ["call", "construct", "instantiate", "is_marked", "keyword_arguments"]
+__all__ = [
+    "OTHER_COMPILER",
+    "call",
+    "construct",
+    "instantiate",
+    "is_marked",
+    "keyword_arguments",
+]
 
 # Their functions run the program's code under a state of their own.
 _REGION_MODULES = frozenset(
@@ -63,6 +70,7 @@ _REGION_MODULES = frozenset(
     }
 )
 _HEAP_TYPE = 1 << 9
+OTHER_COMPILER = "torch._dynamo.eval_frame"
 # What their constructors take is all they are.
 _VALUES = (tuple, frozenset, str, int, float)
 # Their methods are the interpreter's own.
@@ -249,6 +257,11 @@ def _function(
                 f"{function.__qualname__} is marked with disable" + (f" ({why})" if why else ""),
             )
         session.guard_function_code(function)
+        behind = function.__dict__.get("_torchdynamo_orig_callable") if function.__dict__ else None
+        if behind is not None and function.__globals__.get("__name__") == OTHER_COMPILER:
+            # Compiled by torch: here it is part of what we compile, as torch does with what it finds compiled.
+            source = AttributeSource(session.known_source(function), "_torchdynamo_orig_callable")
+            return call(machine, wrap(session, behind, source), args, kwargs, resumable=resumable)
     return machine.inline(function, args, kwargs, resumable=resumable)
 
 
@@ -409,6 +422,9 @@ def instantiate(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict
             if meta.__module__ == "enum":
                 return cls(*args, **kwargs)
             return machine.inline(method, (cls, *args), kwargs)
+        caller = attributes.class_attribute(meta, "__call__")
+        if isinstance(caller, type):  # it binds nothing: a TypedDict is made by calling `dict`
+            return call(machine, caller, args, kwargs)
     return construct(machine, cls, args, kwargs)
 
 

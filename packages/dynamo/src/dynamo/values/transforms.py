@@ -169,9 +169,17 @@ def leaves_of(machine: Machine, kind: str, value: Any) -> tuple[list[Any], Any]:
 
 
 def _flat(machine: Machine, value: Any) -> tuple[list[Any], Any]:
+    _read(machine, value)
+    return pytree.tree_flatten(value)
+
+
+def _read(machine: Machine, value: Any) -> None:
+    """Resolve what containers from outside hold, at any depth."""
     if isinstance(value, list | dict):
         operators.force(machine, value)
-    return pytree.tree_flatten(value)
+    if isinstance(value, list | tuple | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            _read(machine, item)
 
 
 def finish(

@@ -318,7 +318,11 @@ def _method(session: Session, value: Any, source: Source) -> Any:
 
 def _bound_builtin(session: Session, value: Any, source: Source) -> Any:
     receiver = value.__self__
-    if receiver is None or isinstance(receiver, types.ModuleType | type):
+    if (
+        receiver is None
+        or isinstance(receiver, types.ModuleType | type)
+        or not hasattr(type(receiver), value.__name__)  # pybind11's functions hold their own record
+    ):
         session.guard(GuardKind.IDENTITY, source, value)
         session.remember(value, source)
         return value

@@ -97,7 +97,7 @@ _for_overloads(
     _kept,
     """relu sign sgn ceil floor trunc frac bitwise_not positive square conj_physical nan_to_num
     hardtanh hardswish hardsigmoid elu celu leaky_relu gelu silu mish softplus softshrink
-    hardshrink threshold relu6 prelu rrelu_with_noise_functional _conj_physical fill
+    hardshrink threshold relu6 rrelu_with_noise_functional _conj_physical fill
     _prelu_kernel""",
     "default",
 )
