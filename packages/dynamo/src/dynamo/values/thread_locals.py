@@ -30,16 +30,16 @@ def is_local(owner: Any) -> bool:
 class Member:
     """An attribute of such an object, written and deleted as a slot's descriptor does."""
 
-    __slots__ = ("name",)
+    __slots__ = ("__name__",)
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.__name__ = name
 
     def __set__(self, owner: Any, value: Any) -> None:
-        setattr(owner, self.name, value)
+        setattr(owner, self.__name__, value)
 
     def __delete__(self, owner: Any) -> None:
-        delattr(owner, self.name)
+        delattr(owner, self.__name__)
 
 
 def read_local(session: Session, owner: Any, name: str, missing: Any) -> Any:
