@@ -418,6 +418,8 @@ class _Encoder:
             self._code += [Opcode.SURE]
             past = (name for names in release[: last + 1] for name in names)
             names += [name for name in past if name in inputs and name in self._slots]
+        if number == self._program.memory.arena_until and self._device.type == "cpu":
+            self._code += [Opcode.CLOSE]
         if names:
             self._code += [Opcode.RELEASE, len(names), *(self._slots[name] for name in names)]
 

@@ -147,13 +147,14 @@ class MemoryPlan:
 
     `release[k]` names the buffers whose last use is step k: inputs (drop the reference so that the
     caller's memory is free) and tensors of their own that don't leave the graph. `allocate[k]` names
-    the "output" ones first written by step k.
+    the "output" ones first written by step k. `arena_until` is the last step that needs the arena.
     """
 
     places: Mapping[str, Place]
     arena_bytes: Size
     allocate: tuple[tuple[str, ...], ...]
     release: tuple[tuple[str, ...], ...]
+    arena_until: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

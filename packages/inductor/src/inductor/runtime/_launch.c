@@ -222,6 +222,10 @@ static PyObject *run(Frame *f) {
         for (Py_ssize_t k = 0; k < f->self->inputs; k++) Py_CLEAR(f->inputs[k]);
         let_go(f);
         break;
+      case OP_CLOSE:
+        api.delete_handle(f->arena);
+        f->arena = NULL;
+        break;
       case OP_RETURN: hold(f); return results(f, w);
       default: hold(f); PyErr_SetString(PyExc_SystemError, "a damaged call program"); return NULL;
     }

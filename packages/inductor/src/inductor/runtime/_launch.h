@@ -105,7 +105,8 @@ enum {
   OP_CALL,          /* words to the next instruction, operator object, kind, see call() */
   OP_RELEASE,       /* count, slots.. */
   OP_RETURN,        /* count, results.. */
-  OP_SURE           /* no later kernel can refuse its data: inputs needn't be kept for torch's operators */
+  OP_SURE,          /* no later kernel can refuse its data: inputs needn't be kept for torch's operators */
+  OP_CLOSE          /* nothing in the arena is needed any more */
 };
 enum { NO_CONTEXT = 201 }; /* the driver's code of an error */
 enum { DIRECT_NONE, DIRECT_MM, DIRECT_BMM, DIRECT_ADDMM, DIRECT_BADDBMM, DIRECT_FLASH, DIRECT_CONVOLUTION, DIRECT_LINEAR,

@@ -57,6 +57,7 @@ class Opcode(IntEnum):
     RELEASE = 18
     RETURN = 19
     SURE = 20
+    CLOSE = 21
 
 
 class ValueKind(IntEnum):

@@ -1,14 +1,16 @@
 """Where each buffer lives: arena offsets by lifetime, in-place reuse, what is released when.
 
 Buffers that leave the graph, and large ones, are tensors of their own, which live no longer than they are needed;
-everything else lies in one arena, which lives as long as the call, placed largest first at the lowest offset
-that is free during its whole life. A kernel may write over what it reads last, element by element: also over what a
-product, a convolution or attention made.
+everything else lies in one arena, which lives as long as anything in it, placed largest first at the lowest offset
+that is free during its whole life. Where a CPU's arena is much of what is held at the worst moment, and most of it no
+longer needed, what is needed then or later is kept out of it. A kernel may write over what it reads last, element by
+element: also over what a product, a convolution or attention made.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -32,6 +34,12 @@ LARGE = 1 << 14
 """Bytes from which a buffer on a CPU is a tensor of its own: allocating it costs less than a tenth of writing it."""
 LARGE_ON_A_CARD = 1 << 22
 """The same elsewhere, where the host allocates while the card writes."""
+LEAST_ARENA = 1 << 12
+"""Bytes below which an arena is left alone."""
+IDLE_SHARE = 0.04
+"""Of what is held at the worst moment: how much of an arena may be idle then."""
+MOST_APART = 8
+"""Buffers that are kept out of an arena at most: each costs an allocation at every call."""
 
 aten = torch.ops.aten
 _FRESH = frozenset(
@@ -75,6 +83,58 @@ def plan_memory(graph: Graph, steps: Sequence[Step]) -> MemoryPlan:
     """Places, arena size, allocations and releases by step."""
     first, last = _lifetimes(graph, steps)
     owners = _owners(graph, steps, first)
+    plan = _plan(graph, steps, owners, first, last)
+    late = _needed_late(graph, steps, plan, first, last)
+    if not late:
+        return plan
+    apart = replace(
+        owners,
+        arena=tuple(name for name in owners.arena if name not in late),
+        own=owners.own | late,
+        fixed={**owners.fixed, **dict.fromkeys(late, Place("output"))},
+    )
+    return _plan(graph, steps, apart, first, last)
+
+
+def _needed_late(
+    graph: Graph,
+    steps: Sequence[Step],
+    plan: MemoryPlan,
+    first: Mapping[str, int],
+    last: Mapping[str, int],
+) -> frozenset[str]:
+    """What lies in the arena and is needed when most memory is held or later, if the arena is then mostly idle."""
+    total = plan.arena_bytes
+    if (
+        not isinstance(total, int)
+        or total < LEAST_ARENA
+        or _main_device(graph, steps).type != "cpu"
+    ):
+        return frozenset()
+    static = {entry.name for entry in graph.inputs if entry.static}
+    change = [0] * (len(steps) + 2)
+    for name, place in plan.places.items():
+        if place.kind in {"arena", "constant"} or name in static or name not in last:
+            continue
+        size = smallest(buffer_size(graph.buffers[name]))
+        change[first.get(name, 0) if place.kind != "input" else 0] += size
+        change[last[name] + 1] -= size
+    held = list(accumulate(change[: len(steps)]))
+    worst = max(range(len(steps)), key=held.__getitem__)
+    inside = [name for name, place in plan.places.items() if place.kind == "arena"]
+    late = frozenset(name for name in inside if last[name] >= worst)
+    idle = total - sum(smallest(buffer_size(graph.buffers[name])) for name in late)
+    much = idle > IDLE_SHARE * (held[worst] + total)
+    return late if much and len(late) <= MOST_APART else frozenset()
+
+
+def _plan(
+    graph: Graph,
+    steps: Sequence[Step],
+    owners: _Owners,
+    first: Mapping[str, int],
+    last: Mapping[str, int],
+) -> MemoryPlan:
     heir_of = _heirs(owners, graph.buffers, steps, first, last)
     places = dict(owners.fixed)
     roots = {name: _root(name, heir_of) for name in (*owners.arena, *heir_of)}
@@ -97,7 +157,8 @@ def plan_memory(graph: Graph, steps: Sequence[Step]) -> MemoryPlan:
             allocate[first[name]].append(name)
         if place.kind not in {"arena", "constant"} and name not in leaving and name in last:
             release[last[name]].append(name)
-    return MemoryPlan(places, total, tuple(map(tuple, allocate)), tuple(map(tuple, release)))
+    until = max((end[roots[name]] for name in inside), default=None)
+    return MemoryPlan(places, total, tuple(map(tuple, allocate)), tuple(map(tuple, release)), until)
 
 
 def _owners(graph: Graph, steps: Sequence[Step], first: Mapping[str, int]) -> _Owners:
