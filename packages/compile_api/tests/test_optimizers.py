@@ -210,3 +210,51 @@ def test_a_factor_in_a_tensor_is_the_number_that_eager_takes_from_it(name, targe
         different = (one.double() - expected.double()).abs() > close * expected.double().abs()
         assert one.dtype == expected.dtype
         assert different.sum() <= len(x) // 100
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "implementation", "schedule"),
+    [
+        ("SGD", "loop", "CyclicLR"),
+        ("SGD", "fused", "StepLR"),
+        ("Adam", "lists", "OneCycleLR"),
+        ("AdamW", "fused", "OneCycleLR"),
+        ("AdamW", "loop", "ConstantLR"),
+    ],
+)
+def test_a_schedule_takes_two_graphs(optimizer, implementation, schedule):
+    """One makes the state, one serves the rest, though the rate or the momentum changes at each step or seldom."""
+    options = {"momentum": 0.9} if optimizer == "SGD" else {}
+    tried = row(Case(optimizer, implementation, schedule, options, schedule))
+    assert not tried.failure, tried
+
+
+@pytest.mark.parametrize("implementation", ["loop", "lists"])
+def test_a_step_size_filled_with_a_rate_in_a_tensor(implementation):
+    case = Case("Rprop", implementation, "tensor rate", {"lr": torch.tensor})
+    tried = row(case)
+    assert not tried.failure, tried
+    assert tried.graphs <= 2
+
+
+@pytest.mark.parametrize("search", [None, "strong_wolfe"])
+def test_a_line_search_runs_as_in_eager_and_its_model_is_compiled(search, caplog):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5, line_search_fn=search)
+    x, y = torch.randn(16, 4), torch.randn(16, 1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        return loss
+
+    compile_api.reset()
+    before = compile_api.graph_count()
+    step = compile_api.compile(optimizer.step, options={"strict": True})
+    losses = [step(closure).item() for _ in range(8)]
+    assert losses[-1] < 0.1 * losses[0]
+    assert compile_api.graph_count() - before <= 10
+    with pytest.raises(Exception, match="LBFGS.step decides by numbers that it reads from tensors"):
+        compile_api.compile(optimizer.step, fullgraph=True)(closure)

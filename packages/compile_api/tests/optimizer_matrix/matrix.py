@@ -71,6 +71,31 @@ KNOWN = {
         "tensor rate",
     ): _FLIPS,
 }
+_RATES = torch.optim.lr_scheduler
+SCHEDULES: dict[str, Any] = {
+    "ChainedScheduler": lambda o: _RATES.ChainedScheduler(
+        [_RATES.ConstantLR(o), _RATES.ExponentialLR(o, 0.9)]
+    ),
+    "ConstantLR": lambda o: _RATES.ConstantLR(o, total_iters=4),
+    "CosineAnnealingLR": lambda o: _RATES.CosineAnnealingLR(o, STEPS),
+    "CosineAnnealingWarmRestarts": lambda o: _RATES.CosineAnnealingWarmRestarts(o, 4),
+    "CyclicLR": lambda o: _RATES.CyclicLR(o, 0.001, 0.05, step_size_up=3),
+    "ExponentialLR": lambda o: _RATES.ExponentialLR(o, 0.9),
+    "LambdaLR": lambda o: _RATES.LambdaLR(o, lambda step: 0.9**step),
+    "LinearLR": lambda o: _RATES.LinearLR(o, total_iters=6),
+    "MultiStepLR": lambda o: _RATES.MultiStepLR(o, [2, 5, 11]),
+    "MultiplicativeLR": lambda o: _RATES.MultiplicativeLR(o, lambda _: 0.95),
+    "OneCycleLR": lambda o: _RATES.OneCycleLR(o, 0.05, total_steps=STEPS + 1),
+    "PolynomialLR": lambda o: _RATES.PolynomialLR(o, STEPS),
+    "ReduceLROnPlateau": lambda o: _RATES.ReduceLROnPlateau(o, patience=1),
+    "SequentialLR": lambda o: _RATES.SequentialLR(
+        o, [_RATES.ConstantLR(o), _RATES.ExponentialLR(o, 0.9)], [3]
+    ),
+    "StepLR": lambda o: _RATES.StepLR(o, 3),
+}
+"""Of these CyclicLR and OneCycleLR move the momentum too."""
+SCHEDULED = ("SGD", "Adam", "AdamW")
+MOST_GRAPHS = 2  # under a schedule: one makes the state, one serves the rest
 NO_DECAY = ("Rprop", "SparseAdam", "LBFGS")
 NO_CLIMBING = ("LBFGS", "Muon")
 NO_TENSOR_RATE = (("Adam", "lists"), ("AdamW", "lists"))  # eager has it on a card only
@@ -84,6 +109,7 @@ class Case:
     implementation: str
     variant: str
     options: dict[str, Any] = field(default_factory=dict)
+    schedule: str = ""
 
     def make(self, parameters: Any, dtype: torch.dtype) -> torch.optim.Optimizer:
         options = {**IMPLEMENTATIONS.get(self.implementation, {}), **self.options}
@@ -133,6 +159,9 @@ def cases() -> list[Case]:
             if name == "LBFGS" or (name, implementation) in NO_TENSOR_RATE:
                 del variants["tensor rate"]
             found += [Case(name, implementation, one, extra) for one, extra in variants.items()]
+            momentum = {"momentum": 0.9} if name == "SGD" else {}
+            if name in SCHEDULED:
+                found += [Case(name, implementation, one, momentum, one) for one in SCHEDULES]
     return found
 
 
@@ -151,6 +180,7 @@ def train(case: Case, dtype: torch.dtype, wrap: Any, told: Any = None) -> list[t
     model = model.to(dtype)
     parameters = [one for one in model.parameters() if one.requires_grad]
     optimizer = case.make(parameters, dtype)
+    scheduler = SCHEDULES[case.schedule](optimizer) if case.schedule else None
 
     def closure() -> torch.Tensor:
         optimizer.zero_grad()
@@ -163,8 +193,11 @@ def train(case: Case, dtype: torch.dtype, wrap: Any, told: Any = None) -> list[t
         if case.optimizer == "LBFGS":
             step(closure)
         else:
-            closure()
+            loss = closure()
             step()
+            if scheduler is not None:
+                plateau = case.schedule == "ReduceLROnPlateau"
+                scheduler.step(*[loss.item() > 0] if plateau else [])
         if told is not None:
             told(number)
     state = [
@@ -212,7 +245,10 @@ def row(case: Case) -> Row:
         return Row(*name, -1, -1, -1.0, -1.0, text[:300])
     errors = _error(ours, exact), _error(eager, exact)
     wrong = errors[0] > MARGIN * errors[1] + ROUNDING
-    return Row(*name, seen[-1], seen[1], *errors, "differs" if wrong else "")
+    failure = "differs" if wrong else ""
+    if case.schedule and seen[-1] > MOST_GRAPHS:
+        failure = f"{seen[-1]} graphs"
+    return Row(*name, seen[-1], seen[1], *errors, failure)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -30,6 +30,7 @@ __all__ = ["NestedFrames"]
 _COMPILERS = frozenset({"dynamo", "aot_autograd", "inductor", "primtorch", "compile_api"})
 # Modules of torch that run other modules: what a wrapper that is run in Python may hold as a whole network.
 _NETWORKS = frozenset({"torch.nn.modules.container", "torch.nn.modules.transformer"})
+_IN_PYTHON = "torch.optim.lbfgs"  # it decides by numbers read from tensors; what its closure calls is captured
 _OTHER_COMPILER = "torch._dynamo."
 _QUESTIONS = 32  # frames of a code without any tensor, after which it is let alone
 _FEW = 16  # elements of a container that are looked at
@@ -64,6 +65,8 @@ class NestedFrames:
         module = function.__globals__.get("__name__")
         if str(module).startswith(_OTHER_COMPILER):
             return _let_alone(code)  # what it compiles, and its compiling, are no business of ours
+        if module == _IN_PYTHON:
+            return None
         if (is_trusted(module) and module not in _NETWORKS) or str(module).partition(".")[
             0
         ] in _COMPILERS:

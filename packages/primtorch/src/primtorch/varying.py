@@ -573,6 +573,17 @@ def scaled_dot_product_attention(
     return dropout(torch.softmax(weights, -1), dropout_p) @ value
 
 
+def _fused(name: str) -> dict[Callable[..., Any], Callable[..., Any]]:
+    """A fused optimizer's step, whose rates vary under a schedule."""
+    packet = getattr(aten, name)
+
+    def run(*args: Any, **kwargs: Any) -> None:
+        tensor = isinstance(kwargs.get("lr"), torch.Tensor)
+        direct(packet.tensor_lr if tensor else packet.default, *args, **kwargs)
+
+    return {getattr(torch, name): run}
+
+
 def _methods(**functions: Callable[..., Any]) -> dict[Callable[..., Any], Callable[..., Any]]:
     """By name: of `torch`, of tensors, and of `torch.nn.functional`, those that there are."""
     found = {}
@@ -618,6 +629,10 @@ _FUNCTIONS: dict[Callable[..., Any], Callable[..., Any]] = {
         **RANDOM,
     ),
     **LOSSES,
+    **_fused("_fused_adagrad_"),
+    **_fused("_fused_adam_"),
+    **_fused("_fused_adamw_"),
+    **_fused("_fused_sgd_"),
     torch.linalg.vector_norm: vector_norm,
     torch.where: where,
     torch.Tensor.norm: norm_method,

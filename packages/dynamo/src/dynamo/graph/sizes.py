@@ -20,6 +20,7 @@ import torch
 from dynamo.errors import BreakReason, GraphBreak, UsageError
 from dynamo.guards import Guard, GuardKind, same_constant
 from dynamo.source import (
+    DictItemSource,
     ItemSource,
     LocalSource,
     ModuleMemberSource,
@@ -283,6 +284,7 @@ class Sizes:
         """A symbol for a number from outside, or None if it is specialised."""
         if self.dynamic is False:
             return None
+        known = source in self.history.seen
         changed = self.history.changed(source, value)
         if type(value) is int:
             counts = source in self.history.counters
@@ -292,6 +294,9 @@ class Sizes:
                 self.specialised.add(source)
                 return None
             return self._size(source, value, (None, None))
+        if known and not changed and _is_rate(source):
+            self.history.dynamic.add(source)
+            changed = True
         if not changed or not math.isfinite(value):
             return None
         name = f"f{len(self.sources)}"
@@ -518,6 +523,11 @@ def _is_argument(source: Source) -> bool:
     while isinstance(source, ItemSource):
         source = source.base
     return isinstance(source, LocalSource)
+
+
+def _is_rate(source: Source) -> bool:
+    """Whether it is an optimizer's learning rate: a schedule will change it, if not at the first steps."""
+    return isinstance(source, ItemSource | DictItemSource) and source.key == "lr"
 
 
 def _symbols(expression: Any) -> Any:

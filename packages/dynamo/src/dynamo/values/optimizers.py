@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo.errors import BreakReason, GraphBreak
 from dynamo.values import operators
 from dynamo.values.native import call_native
 from dynamo.values.rules import RULES
@@ -25,6 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from dynamo.machine.interpreter import Machine
+
+
+def _line_search(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Its history grows by two lists of tensors and it branches on numbers read from them, some ten times a step."""
+    raise GraphBreak(
+        BreakReason.UNSUPPORTED_CALL,
+        "LBFGS.step decides by numbers that it reads from tensors; it runs as in eager, and what its closure calls "
+        "is compiled",
+    )
+
+
+NAMED_RULES["torch.optim.lbfgs", "LBFGS.step"] = _line_search
 
 
 def _get_value(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -152,6 +165,21 @@ def _lists_with_tensor_factor(name: str) -> None:
 
 for _name in ("add", "add_", "sub", "sub_"):
     _lists_with_tensor_factor(_name)
+
+
+# -- tensors filled with a rate ----------------------------------------------------------------------------
+
+
+def _full_like(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Of a tensor of one number: what eager reads it for is a copy of it into every element."""
+    if len(args) != 2 or not _is_factor(args[1]) or type(args[0]) is not FakeTensor:
+        return call_native(machine, torch.full_like, args, kwargs)
+    filled = call_native(machine, torch.empty_like, args[:1], kwargs)
+    with torch.no_grad():
+        return filled.fill_(args[1].detach().reshape(()))
+
+
+RULES[torch.full_like] = _full_like
 
 
 # -- numbers that an optimizer's own code takes from tensors --------------------------------------------
