@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from inductor.codegen.cpp import kernel_source
+from inductor.codegen.cpp import kernel_source, strips
 from inductor.ir import Recorder
 from primtorch.symbolic import Symbol
 
@@ -149,3 +149,47 @@ def test_bytes_are_half_precision_numbers_already(dtype):
         assert "round_to" not in operations
     values = torch.arange(256).to(dtype)
     assert torch.equal(values.bfloat16().float(), values.float())
+
+
+def rows_apart(rows, columns, dtype):
+    """Every second row of `x`, doubled, into every second row of `out`."""
+    recorder = Recorder((rows, columns))
+    i, j = recorder.outer
+    place = i * 2 * columns + j
+    value = recorder.to_dtype(recorder.load("x", place, F32), F32)
+    value = recorder.to_dtype(recorder.op("add", value, value), dtype)
+    recorder.store("out", place, value, dtype)
+    return recorder.finish()
+
+
+@pytest.mark.parametrize("dtype", [F32, *HALVES])
+@pytest.mark.parametrize("columns", [32, 64, 96, 100])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_results_are_written_past_the_caches(monkeypatch, dtype, columns, threads):
+    body, rows = rows_apart(9, columns, dtype), 18
+    assert "ci_stream_" not in kernel_source(make_kernel(body)).text
+    monkeypatch.setattr(strips, "BROKEN", 1 << 8)
+    assert "ci_stream_" in kernel_source(make_kernel(body)).text
+    assert "ci_stream_" not in kernel_source(make_kernel(body, reuses=[("out", "x")])).text
+    storages = {
+        "x": torch.randn(rows * columns),
+        "out": torch.zeros(rows * columns + 1, dtype=dtype)[1:],  # its lines begin elsewhere
+    }
+    check(body, storages, threads=threads)
+    check(body, {"x": storages["x"], "out": torch.zeros(rows * columns, dtype=dtype)})
+
+
+@pytest.mark.parametrize("kind", ["sum", "max"])
+@pytest.mark.parametrize("columns", [20, 64, 77])
+def test_running_results_of_halves(kind, columns):
+    rows = 5
+    recorder = Recorder((rows,), (columns,))
+    (i,), (r,) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    value = recorder.load("x", i * columns + r, torch.bfloat16)
+    running = recorder.scan(recorder.op("exp", value), kind)
+    recorder.store(
+        "out", i * columns + r, recorder.to_dtype(running, torch.bfloat16), torch.bfloat16
+    )
+    x = torch.randn(rows * columns).bfloat16()
+    check(recorder.finish(), {"x": x, "out": torch.empty_like(x)})

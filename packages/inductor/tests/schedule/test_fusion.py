@@ -141,7 +141,7 @@ def test_a_large_transposed_copy_is_tiled(compare):
 def test_scatters_stay_alone(compare):
     index = torch.tensor([3, 3, 0, 5])
     program = compare(
-        lambda i, x: torch.zeros(16, 64).index_put((i,), x[:4], accumulate=True) * 2, index, X
+        lambda i, x: torch.zeros(160, 64).index_put((i,), x[:4], accumulate=True) * 2, index, X
     )
     assert len(kernels(program)) == 3
 

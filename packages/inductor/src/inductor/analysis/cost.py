@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from inductor.analysis.lists import listed
 from inductor.ir.index import product
 from primtorch.symbolic import Expression, bounds
 
@@ -75,10 +76,14 @@ def body_work(body: LoopBody) -> Size:
     """Work of a whole body."""
     outer = product(body.ranges)
     inner = product(body.reduction_ranges)
+    if listed(body) is not None:  # each term belongs to one row
+        inner, outer_sweeps = 1, product((*body.reduction_ranges, *body.ranges[1:]))
+    else:
+        outer_sweeps = outer
     total: Size = 0
     for stage in body.stages:
         weight = sum(operation_weight(operation.name) for operation in stage.operations)
-        total = total + outer * (inner * weight if stage.level == "inner" else weight)
+        total = total + (outer_sweeps * inner if stage.level == "inner" else outer) * weight
     return total
 
 

@@ -19,6 +19,7 @@ from inductor.schedule.memory import plan_memory, with_reuses
 from inductor.schedule.merge import merge
 from inductor.schedule.one_hot import shorten_one_hot_sums
 from inductor.schedule.order import order_for_memory
+from inductor.schedule.row_lists import sum_scattered_rows
 from inductor.schedule.scatter_sums import scatter_into_sums
 from inductor.schedule.simplify import simplify_loops
 from inductor.schedule.split import split_kernels
@@ -41,6 +42,8 @@ def build(
     """
     if fusing:
         graph = scatter_into_sums(inline_gathers(graph))
+        if not for_gpu:
+            graph = sum_scattered_rows(graph)
     fusion = fuse(graph, fusing=fusing, for_gpu=for_gpu, units=card.units)
     items = order_for_memory(ordered(fusion), graph)
     readers: dict[str, set[int]] = {}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from inductor.analysis import body_work, coefficient
 from inductor.analysis.cost import buffer_bytes, smallest
+from inductor.analysis.lists import listed
 from inductor.ir.index import inner_symbols, outer_symbols, product, storage_length
 from inductor.ir.kernel import Decisions, Tile, Vector
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from primtorch.symbolic import Symbol
 
 COLUMN_BLOCK = 64
+LISTED_BLOCK = 128
 TILE = 64
 TILED_BYTES = 64 * 1024
 ENOUGH_CHUNKS = 64
@@ -99,18 +101,20 @@ def _reduction_vector(body: LoopBody, outer: Sequence[Symbol], inner: Sequence[S
         for stage in body.stages
         for operation in stage.operations
     )
+    if listed(body) is not None:
+        return Vector("outer", len(outer) - 1, _block(body.ranges[-1], LISTED_BLOCK))
     if across > along and across > 0 and not scans:
         return Vector("outer", len(outer) - 1, _block(body.ranges[-1]))
     return Vector("inner", len(inner) - 1)
 
 
-def _block(columns: Size) -> int:
+def _block(columns: Size, most: int = COLUMN_BLOCK) -> int:
     """How many columns are reduced side by side: a divisor, so that accumulators can stay in registers."""
     if isinstance(columns, int):
-        for block in range(COLUMN_BLOCK, 8, -8):
+        for block in range(most, 8, -8):
             if columns % block == 0:
                 return block
-    return COLUMN_BLOCK
+    return most
 
 
 def _tile(body: LoopBody, outer: Sequence[Symbol], buffers: Mapping[str, Buffer]) -> Tile | None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal
 
 from inductor.analysis import Accesses, accesses_of
 from inductor.analysis.affine import coefficient
+from inductor.analysis.lists import listed
 from inductor.ir.index import inner_symbols, outer_symbols, product
 from inductor.ir.machine import H200
 from inductor.schedule.blocks import LONGEST_ROW, largest
@@ -46,6 +47,8 @@ class NodeInfo:
     inner: tuple[Symbol, ...]
     accumulates: bool
     """A plain reduction whose result is stored as it is: can run as `accumulate`."""
+    lists: bool
+    """A sum that is walked by lists: its sweep stays its own."""
 
 
 def inspect(node: LoopNode) -> NodeInfo:
@@ -57,6 +60,7 @@ def inspect(node: LoopNode) -> NodeInfo:
         outer_symbols(body.ranges),
         inner_symbols(body.reduction_ranges),
         _accumulates(node),
+        listed(body) is not None,
     )
 
 
@@ -187,13 +191,18 @@ def joined(group: Group, info: NodeInfo) -> Fit | str:
         return "the other is a scatter"
     if info.node.kind == "scatter" or not info.accesses.plain:
         return "a scatter's points aren't independent"
-    first = group.members[0].info.node
+    first_info = group.members[0].info
+    first = first_info.node
     if first.device != info.node.device:
         return "on different devices"
     if not group.barred.isdisjoint(info.accesses.loads):
         return "its operand is complete only after the kernel"
+    if info.lists or (first_info.lists and info.node.body.reduction_ranges):
+        return "sums by lists keep their sweep"
     reason = "the loops have different extents"
     for fit in _fits(group, info):
+        if first_info.lists and (fit.member.level != "outer" or fit.change is not None):
+            continue
         problem = _conflict(group, info, fit)
         if problem is None:
             return fit

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from inductor.ir.nodes import Graph, Node
     from inductor.ir.operations import Operation, Size
 
-__all__ = ["scatter_into_sums"]
+__all__ = ["is_zeros", "scatter_into_sums"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,8 @@ def _sum_of(node: LoopNode) -> _Sum | None:
     return _Sum(tuple(terms), store.index, str(store.buffer))
 
 
-def _is_zeros(node: Node) -> bool:
+def is_zeros(node: Node) -> bool:
+    """Whether a node does nothing but fill a buffer with zeros."""
     if not isinstance(node, LoopNode) or node.kind != "pointwise" or len(node.body.stages) != 1:
         return False
     operations = node.body.stages[0].operations
@@ -92,7 +93,7 @@ def _rewrite(graph: Graph, nodes: list[Node], position: int, found: _Sum) -> Non
         writers = [node for node in nodes[:position] if term in node.writes]
         readers = [node for node in nodes if term in node.reads]
         alone = len(readers) == 1 and term not in outputs and _alike(graph, term, found.result)
-        if not alone or len(writers) < 2 or not _is_zeros(writers[0]):
+        if not alone or len(writers) < 2 or not is_zeros(writers[0]):
             continue
         if all(_is_addition(node, term) for node in writers[1:]):
             scattered[term] = writers

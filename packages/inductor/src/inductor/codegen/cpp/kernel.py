@@ -70,6 +70,8 @@ class _KernelPrinter(SweepPrinter):
         for local in self.kernel.locals:
             if self._on_heap(local.dtype, local.length):
                 self.line(f"__builtin_free({self.locals[local.name]});")
+        if self.streaming:
+            self.line("ci_streamed();")
         self.line("return (int)bad;")
         inner = "\n".join(self.lines)
         text = f"{head}{inner}\n}}\n{self._entry()}"

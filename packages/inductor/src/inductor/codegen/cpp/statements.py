@@ -82,6 +82,7 @@ class StatementPrinter:
         self.values: dict[int, Value] = {}
         self.checks: list[int] = []
         self.literals: list[int] = []
+        self.streaming = False
         self._literal_positions = self._lift_literals(len(sizes))
         self.accumulates = [p for p, op in self.operations.items() if op.name == "accumulate"]
         vector = kernel.decisions.vector

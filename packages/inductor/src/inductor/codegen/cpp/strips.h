@@ -50,6 +50,37 @@ CI_STRIP ci_narrow_f16(u16 *to, const f32 *from) {
 #endif
 }
 
+// As stores past the caches, where `to` is the beginning of a line; `ci_streamed` puts them before what follows.
+CI_STRIP ci_stream_lines(void *to, const void *from) {
+#if defined(__AVX512F__)
+  if (((u64)to & 63) == 0) {
+    for (int k = 0; k < N; k += 64) {
+      ci_line line;
+      __builtin_memcpy(&line, (const char *)from + k, 64);
+      ci_stream((char *)to + k, line);
+    }
+    return;
+  }
+#endif
+  __builtin_memcpy(to, from, N);
+}
+CI_STRIP ci_stream_f32(f32 *to, const f32 *from) { ci_stream_lines<N * 4>(to, from); }
+CI_STRIP ci_stream_bf16(u16 *to, const f32 *from) {
+  u16 half[N] __attribute__((aligned(64)));
+  ci_narrow_bf16<N>(half, from);
+  ci_stream_lines<N * 2>(to, half);
+}
+CI_STRIP ci_stream_f16(u16 *to, const f32 *from) {
+  u16 half[N] __attribute__((aligned(64)));
+  ci_narrow_f16<N>(half, from);
+  ci_stream_lines<N * 2>(to, half);
+}
+CI void ci_streamed() {
+#if defined(__AVX512F__)
+  __builtin_ia32_sfence();
+#endif
+}
+
 CI_STRIP ci_exp_strip(f32 *to, const f32 *from) {
 #if defined(__AVX512F__) && !defined(__clang__)
   for (int k = 0; k < N; k += 16) { // as `ci_exp`; one instruction scales by 2^n and rounds once

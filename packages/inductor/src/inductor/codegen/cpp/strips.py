@@ -16,7 +16,7 @@ import torch
 from inductor.codegen.cpp.entry import STRIP, EntryPrinter
 from inductor.codegen.cpp.types import C_TYPES, Value, storage_type
 from inductor.ir.operations import combines
-from primtorch.symbolic import substitute
+from primtorch.symbolic import free_symbols, substitute
 
 if TYPE_CHECKING:
     from inductor.codegen.cpp.reductions import Accumulator
@@ -29,6 +29,13 @@ _WHOLE = {"erf": False, "exp": True}
 """Operations that `strips.h` has for a strip of floats; True: better than one by one only on vectors of 512 bits."""
 
 _NARROWED = frozenset({torch.bfloat16, torch.float16})
+
+BROKEN = 4 << 20
+STRAIGHT = 16 << 20
+"""Bytes of a result from which on it is written past the caches: where its rows lie apart, each starts slowly because
+the caches first read what is overwritten; one straight run gains only when it is no longer in the caches anyway when
+somebody reads it (measured on 1 MB of second cache for each core and 32 MB of third)."""
+_STREAMS = 4
 
 
 class StripPrinter(EntryPrinter):
@@ -48,7 +55,7 @@ class StripPrinter(EntryPrinter):
         `extent`: how many points all threads together have; None where that isn't known.
         """
         reductions = reductions or {}
-        narrow = self._narrow_stores(positions, variable)
+        narrow = self._strip_stores(positions, variable)
         count = self._strip_length(positions)
         if not self._pays(positions, variable, narrow, reductions):
             return start
@@ -60,13 +67,15 @@ class StripPrinter(EntryPrinter):
             self.line(f"const i64 {end} = {start} + ({stop} - {start}) / {count} * {count};")
         elif not whole:  # the last strip does points of the one before again
             base = f"ci_minimum<i64>(b, {stop} - {count})"
-        wide = {p: replace(a, name=f"{a.name}l") for p, a in reductions.items()}
+        wide = {
+            p: replace(a, name=f"{a.name}l") for p, a in reductions.items() if not self._is_scan(p)
+        }
         for accumulator in wide.values():
             for text in accumulator.declare_lanes(count):
                 self.line(text)
         with self.block_of(f"for (i64 b = {start}; b < {end}; b += {count})"):
             self.line(f"const i64 at = {base};")
-            self._strip(positions, variable, narrow, wide, count)
+            self._strip(positions, variable, narrow, {**reductions, **wide}, count)
         for position, accumulator in wide.items():
             for text in accumulator.gather_lanes(count, "0", flushed=False):
                 self.line(text)
@@ -82,12 +91,13 @@ class StripPrinter(EntryPrinter):
         reductions: dict[int, Accumulator],
     ) -> bool:
         """Whether something in the loop is better done for a strip, and nothing in it is against strips."""
-        if self.kernel.decisions.vector is None or not self.may_vectorise(positions, variable):
+        apart = [position for position in positions if not self._is_scan(position)]
+        if self.kernel.decisions.vector is None or not self.may_vectorise(apart, variable):
             return False
         names = {self.operations[position].name for position in positions}
-        if self._checked(positions) or names & {"indirect", "scan"}:
+        if self._checked(positions) or "indirect" in names:
             return False
-        if not all(a.independent for a in reductions.values()):
+        if not all(a.independent or self._is_scan(p) for p, a in reductions.items()):
             return False
         return bool(narrow) or any(self._is_whole(position) for position in positions)
 
@@ -100,27 +110,66 @@ class StripPrinter(EntryPrinter):
                 return STRIP
         return STRIP // 2
 
+    def _is_scan(self, position: int) -> bool:
+        return self.operations[position].name == "scan"
+
+    def _stands_alone(self, position: int) -> bool:
+        """Whether the strip is done with everything before when this begins."""
+        return self._is_whole(position) or self._is_scan(position)
+
     def _is_whole(self, position: int) -> bool:
         operation = self.operations[position]
         if operation.dtype is not torch.float32 or operation.name not in _WHOLE:
             return False
         return self.wide or not _WHOLE[operation.name]
 
-    def _narrow_stores(self, positions: list[int], variable: Symbol) -> dict[int, int]:
-        """Stores of neighbouring half-precision numbers that have to be rounded, each with the value to round."""
+    def _strip_stores(self, positions: list[int], variable: Symbol) -> dict[int, int]:
+        """Stores of neighbours that are done for a strip at once, each with its value.
+
+        That is half-precision numbers that have to be rounded, and floats that are written past the caches.
+        """
         found: dict[int, int] = {}
         for position in positions:
             operation = self.operations[position]
             if operation.name != "store" or operation.masked or combines(operation):
                 continue
-            if operation.dtype not in _NARROWED or len(operation.operands) > 1:
+            if len(operation.operands) > 1 or self._step(operation, variable) != 1:
                 continue
-            assert operation.index is not None
-            step = substitute(operation.index, {variable: variable + 1}) - operation.index
-            verb, source = self._narrowing(operation.operands[0], position, operation.dtype)
-            if step == 1 and verb == "to" and self.operations[source].dtype is torch.float32:
+            verb, source = "to", operation.operands[0]
+            if operation.dtype in _NARROWED:
+                verb, source = self._narrowing(source, position, operation.dtype)
+            elif operation.dtype is not torch.float32 or not self._streams(operation, variable):
+                continue
+            if verb == "to" and self.operations[source].dtype is torch.float32:
                 found[position] = source
         return found
+
+    @staticmethod
+    def _step(operation: Operation, variable: Symbol) -> Size:
+        """How far an access moves with a loop."""
+        assert operation.index is not None
+        return substitute(operation.index, {variable: variable + 1}) - operation.index
+
+    def _streams(self, operation: Operation, variable: Symbol) -> bool:
+        """Whether a result is so large that the caches are better kept out of its way; see `BROKEN`."""
+        body, buffer = self.kernel.body, operation.buffer
+        stores = [op for op in self.operations.values() if op.name == "store"]
+        if not self.wide or buffer in self.locals or len(stores) > _STREAMS:
+            return False
+        taken = {old for new, old in self.kernel.reuses if new == buffer}
+        if {buffer, *taken} & body.reads or self.accumulates:
+            return False  # what is overwritten is in the caches
+        assert operation.index is not None
+        size = operation.dtype.itemsize
+        for symbol in free_symbols(operation.index):
+            extent = self._extents.get(symbol)
+            if not isinstance(extent, int):
+                return False
+            size *= extent
+        loops = [*self.outer, *self.inner]
+        around = loops[: loops.index(variable)]
+        broken = bool(around) and self._step(operation, around[-1]) != self._extents[variable]
+        return size >= (BROKEN if broken else STRAIGHT)
 
     def _repeatable(self, positions: list[int]) -> bool:
         """Whether doing a point twice gives the same: nothing that is read is written."""
@@ -160,14 +209,16 @@ class StripPrinter(EntryPrinter):
                 self.line(f"ci_{operation.name}_strip<{count}>(y{position}, y{operand});")
                 self.values[position] = Value(f"y{position}[k]", operation.dtype)
                 continue
-            self.line("#pragma omp simd")
+            scans = self._is_scan(segment[0])  # each value waits for the one before
+            if not scans:
+                self.line("#pragma omp simd")
             with self.block_of(f"for (i64 k = 0; k < {count}; k++)"):
                 self.line(f"const i64 {name} = at + k;")
                 for position in segment:
                     if position in narrow:
                         self.line(f"y{position}[k] = {self.values[narrow[position]].text};")
                         continue
-                    self._inner_operation(position, reductions, lane="[k]")
+                    self._inner_operation(position, reductions, lane="" if scans else "[k]")
                     if position in kept:
                         self.line(f"y{position}[k] = {self.values[position].text};")
             for position in segment:
@@ -181,8 +232,11 @@ class StripPrinter(EntryPrinter):
             assert operation.buffer is not None
             assert operation.index is not None
             address = self._address(operation.buffer, operation.index)
+            streams = self._streams(operation, variable)
+            verb = "stream" if streams else "narrow"
+            self.streaming = self.streaming or streams
             self.line(
-                f"ci_narrow_{storage_type(operation.dtype)}<{count}>(&{address}, y{position});"
+                f"ci_{verb}_{storage_type(operation.dtype)}<{count}>(&{address}, y{position});"
             )
         self._at_strip(variable, name)
 
@@ -199,9 +253,9 @@ class StripPrinter(EntryPrinter):
         """Runs of operations that one loop does; operations over whole strips stand alone."""
         segments: list[list[int]] = []
         for position in positions:
-            if self._is_whole(position):
+            if self._stands_alone(position):
                 segments.append([position])
-            elif segments and not self._is_whole(segments[-1][0]):
+            elif segments and not self._stands_alone(segments[-1][0]):
                 segments[-1].append(position)
             else:
                 segments.append([position])

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from inductor.analysis.cost import operation_weight
+from inductor.analysis.lists import Listed, listed
 from inductor.codegen.cpp.entry import STRIP
 from inductor.codegen.cpp.reductions import Accumulator, accumulator_for
 from inductor.codegen.cpp.strips import StripPrinter
 from inductor.codegen.cpp.types import C_TYPES, Value
-from inductor.ir.operations import Indirect
+from inductor.ir.operations import HALF_DTYPES, Indirect
 
 if TYPE_CHECKING:
     from inductor.ir import Size, Stage
@@ -332,7 +333,7 @@ class SweepPrinter(StripPrinter):
             if whole:
                 return
             base, length = f"{base} + q", f"{length} - q"
-        elif clauses is not None and not self._checked(positions):
+        else:
             rest = self.strips(positions, self.inner[-1], base, stop, points, active)
             if rest is None:
                 return
@@ -361,6 +362,11 @@ class SweepPrinter(StripPrinter):
         """Whether the moments are a batch's, not a row's: eager sums those in double, and deep networks show it."""
         return len(self.inner) > 1
 
+    def _is_full(self, position: int) -> bool:
+        """Whether what is reduced has all digits; a chunk of half-precision numbers may be summed in float."""
+        source = self.operations[self.operations[position].operands[0]]
+        return source.name != "load" or self.storage[str(source.buffer)] not in HALF_DTYPES
+
     def _two_walks(
         self, positions: list[int], reductions: dict[int, Accumulator], extent: Size
     ) -> None:
@@ -373,7 +379,7 @@ class SweepPrinter(StripPrinter):
             self.line(f"const i64 m = {size if whole else f'ci_minimum<i64>({size}, {text} - c)'};")
             sums, spreads = {}, {}
             for position, a in reductions.items():
-                total = torch.float64 if self._of_batches else a.dtype
+                total = torch.float64 if self._of_batches and self._is_full(position) else a.dtype
                 sums[position] = replace(a, kind="sum", name=f"{a.name}c_s", dtype=total)
                 spreads[position] = replace(a, kind="sum", name=f"{a.name}c_q", mean=f"{a.name}c_m")
                 self.line(f"{C_TYPES[total]} {a.name}c_s = 0; {a.c_type} {a.name}c_q = 0;")
@@ -423,6 +429,9 @@ class SweepPrinter(StripPrinter):
         count = len(body.ranges)
         extent = body.ranges[-1]
         crossing = self._crossing()
+        terms = listed(body)
+        if terms is not None:
+            self._lists(terms)
         with self._outer_loops(count):
             whole = isinstance(extent, int) and extent % self.block == 0
             width = (
@@ -442,6 +451,8 @@ class SweepPrinter(StripPrinter):
                     self._lanes(positions, {}, crossing)
                 else:
                     self._column_sweep(positions, crossing)
+        if terms is not None:
+            self.line("__builtin_free(heads);")
 
     def _crossing(self) -> list[int]:
         """Values of outer stages that a later stage reads: kept as one array entry for each lane."""
@@ -504,7 +515,10 @@ class SweepPrinter(StripPrinter):
             for p in positions
             if self.operations[p].name in {"reduce", "scan"}
         }
-        deep = self._deep(positions, reductions)
+        terms = listed(self.kernel.body)
+        if terms is not None:
+            positions = self._terms(positions, terms)
+        deep = terms is None and self._deep(positions, reductions)
         for accumulator in reductions.values():
             for text in accumulator.declare_lanes(self.block, wide=deep):
                 self.line(text)
@@ -512,7 +526,10 @@ class SweepPrinter(StripPrinter):
             self._column_chunks(positions, reductions, crossing)
         else:
             for k, extent in enumerate(ranges):
-                self.line(f"for (i64 r{k} = 0; r{k} < {self.index(extent)}; r{k}++) {{")
+                steps = f"r{k} = 0; r{k} < {self.index(extent)}; r{k}++"
+                if terms is not None:
+                    steps = "r0 = heads[i0]; r0 >= 0; r0 = nexts[r0]"
+                self.line(f"for (i64 {steps}) {{")
                 self.depth += 1
             self._column_points(positions, reductions, crossing)
             for _ in ranges:
@@ -525,6 +542,35 @@ class SweepPrinter(StripPrinter):
                 self.values[position] = Value(
                     f"{accumulator.result}[j]", self.operations[position].dtype
                 )
+
+    def _terms(self, positions: list[int], terms: Listed) -> list[int]:
+        """What a term that is in a row's list needs; that it is in it needs no test."""
+        self.values[terms.mask] = Value("true", torch.bool)
+        needed = {terms.choice}
+        for position in reversed(positions):
+            operation = self.operations[position]
+            if position in needed or operation.name == "reduce":
+                needed |= {position, *operation.operands} - {terms.mask}
+        return [position for position in positions if position in needed]
+
+    def _lists(self, terms: Listed) -> None:
+        """For each row the numbers of its terms, rising: the first, and after each the next."""
+        rows, (count,) = self.kernel.body.ranges[0], self.kernel.body.reduction_ranges
+        self.line(
+            f"i32 *const heads = (i32 *)__builtin_malloc(({self.index(rows)} + {self.index(count)}) * sizeof(i32));"
+        )
+        self.line(f"i32 *const nexts = heads + {self.index(rows)};")
+        self.line(f"for (i64 i = 0; i < {self.index(rows)}; i++) heads[i] = -1;")
+        needed = {terms.place}
+        for position in range(terms.place, -1, -1):
+            if position in needed:
+                needed.update(self.operations[position].operands)
+        with self.block_of(f"for (i64 r0 = {self.index(count)} - 1; r0 >= 0; r0--)"):
+            for position in sorted(needed):
+                self.emit(position)
+            place = self.values[terms.place].text
+            self.line(f"nexts[r0] = heads[{place}];")
+            self.line(f"heads[{place}] = (i32)r0;")
 
     def _column_points(
         self, positions: list[int], reductions: dict[int, Accumulator], crossing: list[int]
