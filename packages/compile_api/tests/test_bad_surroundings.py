@@ -246,6 +246,29 @@ def test_a_cache_directory_that_cannot_be_written_is_one_warning(broken, tmp_pat
     assert str(directory) in line
 
 
+def test_a_cache_directory_may_be_relative(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run(COMPILE_API_CACHE_DIR="some/cache") == ""
+    assert list(tmp_path.glob("some/cache/inductor/kernels-1/*.so"))
+
+
+def test_a_function_is_compiled_near_the_limit_of_recursion():
+    def deep(levels, function, x):
+        return function(x) if levels == 0 else deep(levels - 1, function, x)
+
+    def cold(x):
+        return torch.nn.functional.gelu(x @ x.T).softmax(-1).sum(-1)
+
+    here, frame = 0, sys._getframe()
+    while frame is not None:
+        here, frame = here + 1, frame.f_back
+    limit = sys.getrecursionlimit()
+    x = torch.randn(3, 4)
+    compiled = compile_api.compile(cold, fullgraph=True, options={"strict": True})
+    torch.testing.assert_close(deep(limit - here - 30, compiled, x), cold(x))
+    assert sys.getrecursionlimit() == limit
+
+
 class Raising(torch.nn.Module):
     """Raises in several ways, by the shape of what it is given."""
 

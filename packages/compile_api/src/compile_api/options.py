@@ -198,7 +198,7 @@ def log_topics() -> tuple[str, ...]:
 def cache_directory() -> Path:
     """Gives the directory of all caches: COMPILE_API_CACHE_DIR, otherwise the user's cache directory."""
     named = os.environ.get("COMPILE_API_CACHE_DIR")
-    return Path(named) if named else Path(platformdirs.user_cache_dir("compile_api"))
+    return Path(named).absolute() if named else Path(platformdirs.user_cache_dir("compile_api"))
 
 
 def compiler_by_environment() -> str | None:

@@ -62,9 +62,9 @@ if TYPE_CHECKING:
 
     from dynamo.options import DynamoOptions
 
-__all__ = ["Captured", "Request", "capture"]
+__all__ = ["RECURSION", "Captured", "Request", "capture"]
 
-_RECURSION = 20000
+RECURSION = 20000
 _ATTEMPTS = 40
 
 
@@ -172,7 +172,7 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
     recorder.machine = machine
     state = GlobalState.now()
     limit = sys.getrecursionlimit()
-    sys.setrecursionlimit(max(limit, _RECURSION))
+    sys.setrecursionlimit(max(limit, RECURSION))
     grad = torch.is_grad_enabled()
     emitter = Emitter(session)
     stop: GraphBreak | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import threading
 import time
 import weakref
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from dynamo import shelved
 from dynamo._native import CodeCache, CompiledFunction, forget_codes, run_original
 from dynamo._torch import functorch_depth, python_dispatch_enabled
-from dynamo.capture import Captured, Request, UserError, capture
+from dynamo.capture import RECURSION, Captured, Request, UserError, capture
 from dynamo.emit.resume import Resume
 from dynamo.errors import DynamoError, InternalError, OwnFault, RecompileRefused, SkipFrame
 from dynamo.frames import NestedFrames
@@ -27,7 +28,7 @@ from dynamo.graph.sizes import History
 
 if TYPE_CHECKING:
     import types
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import CodeType
 
     from dynamo._native import Entry
@@ -81,6 +82,17 @@ class _Forks:
 
 _forks = _Forks()
 os.register_at_fork(after_in_child=_forks.in_child)
+
+
+@contextlib.contextmanager
+def _room_to_recurse() -> Iterator[None]:
+    """The compiler needs the frames that it needs, however deep the program has come."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(max(limit, RECURSION))
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def forget_all() -> None:
@@ -253,7 +265,7 @@ class Compiler:
         Raises:
             UserError: the program raised while it was captured.
         """
-        with _lock:
+        with _lock, _room_to_recurse():
             found = cache.lookup(function, slots)  # another thread may have made it meanwhile
             if found is not None:
                 return found
@@ -351,6 +363,8 @@ class Compiler:
         """Whether the stance or torch's state keeps this call from being captured; raises if it is forbidden."""
         if not python_dispatch_enabled() or functorch_depth():
             return True  # the tensors are a transform's own, as in a function that eager code maps
+        if sys.is_finalizing():
+            return True  # nothing can be imported any more
         if _stance.name == "default":
             return False
         if _stance.name == "force_eager":

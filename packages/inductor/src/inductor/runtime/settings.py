@@ -44,7 +44,12 @@ class BuildSettings:
         """Settings from `CXX` and `COMPILE_API_CACHE_DIR`, the user's cache directory otherwise."""
         values = os.environ if environment is None else environment
         directory = values.get("COMPILE_API_CACHE_DIR")
-        path = Path(directory) if directory else Path(platformdirs.user_cache_dir("compile_api"))
+        # absolute: compilers run in directories of their own
+        path = (
+            Path(directory).absolute()
+            if directory
+            else Path(platformdirs.user_cache_dir("compile_api"))
+        )
         return BuildSettings(
             compiler=values.get("CXX") or None,
             cache_directory=path / "inductor",
