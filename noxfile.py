@@ -114,6 +114,20 @@ def _base(
     return next((base / "lib").glob("python3.*/site-packages"))
 
 
+def _with_torch_of_models() -> Path:
+    """The constraints with the models' torch: the wheels of the older one want another triton there."""
+    newer = {
+        line.partition("==")[0]: line
+        for line in MODEL_CONSTRAINTS.read_text().splitlines()
+        if line.startswith(("torch==", "triton=="))
+    }
+    lines = CONSTRAINTS.read_text().splitlines()
+    made = ROOT / ".nox" / "constraints-pythons.txt"
+    made.parent.mkdir(exist_ok=True)
+    made.write_text("\n".join(newer.get(line.partition("==")[0], line) for line in lines))
+    return made
+
+
 def _prepare(session: nox.Session, *packages: str, base: Path | None = None) -> None:
     """Fills the session's environment: the base underneath, of ours only `packages`."""
     session.env["PYTHONPATH"] = None
@@ -205,7 +219,7 @@ def interpreters(session: nox.Session) -> None:
 def pythons(session: nox.Session) -> None:
     """The tests of dynamo on the other Pythons, with torch; each brings a base of its own (minutes)."""
     allowed = _declared("dynamo")
-    _prepare(session, *allowed)
+    _prepare(session, *allowed, base=_base(session, BASE, _with_torch_of_models()))
     _pytest(
         session,
         "packages/dynamo/tests",

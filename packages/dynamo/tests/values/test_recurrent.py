@@ -69,3 +69,75 @@ def test_packed_sequences_break_once_for_each_step_that_reads_lengths(layer):
         torch.testing.assert_close(result, expected)
         if lengths == [6, 2, 4]:
             assert len(breaks) == 3
+
+
+PACKED = {
+    "gru": nn.GRU(4, 5),
+    "lstm": nn.LSTM(4, 5, 2),
+    "both ways": nn.LSTM(4, 5, 2, bidirectional=True, batch_first=True),
+    "projected both ways": nn.LSTM(4, 5, proj_size=3, bidirectional=True),
+    "rnn without bias": nn.RNN(4, 5, bias=False, bidirectional=True, batch_first=True),
+    "relu": nn.RNN(4, 5, nonlinearity="relu"),
+    "dropout": nn.GRU(4, 5, 2, dropout=0.5),
+}
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections", "ignore:RNN module weights")
+@pytest.mark.parametrize("lengths", [[5, 3, 3, 1], [2, 5, 1, 5], [5, 5, 5, 5]])
+@pytest.mark.parametrize("name", PACKED)
+def test_packed_sequences_of_known_lengths_are_in_one_graph(name, lengths):
+    layer = PACKED[name]
+    first = layer.batch_first
+
+    def program(x):
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x, lengths, batch_first=first, enforce_sorted=lengths == sorted(lengths)[::-1]
+        )
+        states, last = layer(packed)
+        padded, found = nn.utils.rnn.pad_packed_sequence(
+            states, batch_first=first, padding_value=-1.0, total_length=7
+        )
+        return padded, found, last, states.data, states.batch_sizes
+
+    x = torch.randn((4, 6, 4) if first else (6, 4, 4), requires_grad=True)
+    compiled = dynamo.optimize("eager", fullgraph=True, options=STRICT)(program)
+    for _ in range(2):
+        results, gradients = [], []
+        for run in (program, compiled):
+            torch.manual_seed(0)
+            results.append(run(x))
+            layer.zero_grad()
+            results[-1][0].square().sum().backward()
+            gradients.append([x.grad.clone(), *(p.grad for p in layer.parameters())])
+            x.grad = None
+        assert same(results[0], results[1])
+        assert same(gradients[0], gradients[1], tolerance=1e-4)
+
+
+def test_packed_with_a_state_and_several_sequences():
+    layer = nn.LSTM(4, 5)
+
+    def program(parts, h, c):
+        packed = nn.utils.rnn.pack_sequence(parts, enforce_sorted=False)
+        states, (h, c) = layer(packed, (h, c))
+        return states, h, c
+
+    parts = [torch.randn(n, 4) for n in (2, 4, 1)]
+    state = torch.randn(1, 3, 5), torch.randn(1, 3, 5)
+    compiled = dynamo.optimize("eager", fullgraph=True, options=STRICT)(program)
+    assert same(tuple(compiled(parts, *state)[0]), tuple(program(parts, *state)[0]))
+    assert same(compiled(parts, *state)[1:], program(parts, *state)[1:])
+
+
+def test_lengths_that_vary_are_left_to_torch():
+    layer = nn.GRU(4, 5)
+
+    def program(x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x * 2, lengths, enforce_sorted=False)
+        states, _ = layer(packed)
+        return nn.utils.rnn.pad_packed_sequence(states)[0] + 1
+
+    compiled = dynamo.optimize("eager", options=STRICT)(program)
+    x = torch.randn(6, 3, 4)
+    for lengths in ([5, 2, 6], [6, 2, 3], [4, 6, 3], [3, 3, 6], [6, 5, 4]):
+        assert same(compiled(x, lengths), program(x, lengths))

@@ -27,7 +27,7 @@ from dynamo.values.iterators import AheadIterator
 from dynamo.values.native import call_native
 from dynamo.values.numpy_values import call_dispatcher, is_dispatcher
 from dynamo.values.references import PROXIES, behind_proxy, referent
-from dynamo.values.rules import RULES, type_of
+from dynamo.values.rules import RULES, UNRULED, type_of
 from dynamo.values.session import runs_in_python
 from dynamo.values.states import NAMED_RULES
 from dynamo.values.tensor_subclasses import construct_tensor
@@ -208,7 +208,9 @@ def _function(
 ) -> Any:
     rule = RULES.get(function)
     if rule is not None:
-        return _by_rule(machine, rule, args, kwargs)
+        found = _by_rule(machine, rule, args, kwargs)
+        if found is not UNRULED:
+            return found
     session = machine.session
     if not session.is_created(function):
         if function.__module__ and function.__module__.startswith("primtorch"):

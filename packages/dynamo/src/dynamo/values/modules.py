@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import PackedSequence
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
 from dynamo.values import attributes
+from dynamo.values.packed import run_packed
 from dynamo.values.session import runs_in_python
 
 if TYPE_CHECKING:
@@ -49,6 +50,9 @@ def call_module(
 
     cls = type(module)
     if isinstance(module, torch.nn.RNNBase) and args and isinstance(args[0], PackedSequence):
+        found = run_packed(machine, module, args, kwargs) if _unhooked(machine, module) else None
+        if found is not None:
+            return found
         raise GraphBreak(
             BreakReason.DATA_DEPENDENT_SHAPE,
             f"{cls.__qualname__} reads from data how many packed sequences there are",
@@ -74,10 +78,7 @@ def call_hooked(
 
     session = machine.session
     own = session.instance_dicts.get(id(module))
-    names: Any = own.copy if own is not None else module.__dict__
-    hooked = any(names.get(name) for name in _HOOKS) or any(
-        getattr(torch.nn.modules.module, name) for name in _GLOBAL_HOOKS
-    )
+    hooked = _is_hooked(machine, module)
     path = _path(machine, module)
     if hooked or own is not None:
         return machine.inline(
@@ -86,13 +87,7 @@ def call_hooked(
             kwargs,
             module_path=path,
         )
-    source = session.source_of(module)
-    if source is not None:
-        session.guard(GuardKind.NO_HOOKS, source)
-    session.guards.setdefault(
-        (GuardKind.NO_GLOBAL_HOOKS, None, None),
-        Guard(None, GuardKind.NO_GLOBAL_HOOKS, None, session.source_line),
-    )
+    _guard_no_hooks(machine, module)
     forward = attributes.load(machine, module, "forward")
     if type(forward) is types.MethodType and type(forward.__func__) is types.FunctionType:
         function = forward.__func__
@@ -108,6 +103,33 @@ def call_hooked(
                 module_path=path,
             )
     return calls.call(machine, forward, args, kwargs, resumable=resumable)
+
+
+def _is_hooked(machine: Machine, module: torch.nn.Module) -> bool:
+    own = machine.session.instance_dicts.get(id(module))
+    names: Any = own.copy if own is not None else module.__dict__
+    return any(names.get(name) for name in _HOOKS) or any(
+        getattr(torch.nn.modules.module, name) for name in _GLOBAL_HOOKS
+    )
+
+
+def _guard_no_hooks(machine: Machine, module: torch.nn.Module) -> None:
+    session = machine.session
+    source = session.source_of(module)
+    if source is not None:
+        session.guard(GuardKind.NO_HOOKS, source)
+    session.guards.setdefault(
+        (GuardKind.NO_GLOBAL_HOOKS, None, None),
+        Guard(None, GuardKind.NO_GLOBAL_HOOKS, None, session.source_line),
+    )
+
+
+def _unhooked(machine: Machine, module: torch.nn.Module) -> bool:
+    """Whether a module's call is its forward; guarded."""
+    if id(module) in machine.session.instance_dicts or _is_hooked(machine, module):
+        return False
+    _guard_no_hooks(machine, module)
+    return True
 
 
 def runs_packed(function: types.FunctionType, arguments: tuple[Any, ...]) -> bool:

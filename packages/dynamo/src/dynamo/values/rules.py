@@ -36,9 +36,12 @@ if TYPE_CHECKING:
 
     from dynamo.machine.interpreter import Machine
 
-__all__ = ["RULES", "rule"]
+__all__ = ["RULES", "UNRULED", "rule"]
 
 RULES: dict[Any, Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]] = {}
+UNRULED: Any = (
+    object()
+)  # what the rule of a Python function gives where the function is to be interpreted
 
 
 def rule(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

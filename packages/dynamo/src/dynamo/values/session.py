@@ -82,6 +82,7 @@ class Session:
         "numbers",
         "open_states",
         "outside_iterators",
+        "packings",
         "proxies",
         "reals",
         "recipes",
@@ -109,6 +110,7 @@ class Session:
         self.fakes: dict[int, Any] = {}
         self.copied_arrays: list[Any] = []  # memory that also a copy stands for: `a[::-1]`
         self.outside_iterators: set[int] = set()
+        self.packings: dict[int, Any] = {}  # packed sequences, by their tensors of batch sizes
         self.proxies: dict[int, Any] = {}  # what weak proxies stand for
         self.ahead: dict[int, Any] = {}  # stand-ins for iterators that can be read ahead
         self.slot_writes: dict[tuple[int, str], tuple[Any, Any, Any]] = {}
