@@ -17,7 +17,7 @@ from benchmarks.models.image import RENAMED, TIMM, build_image_model
 if TYPE_CHECKING:
     from benchmarks.models.subject import Subject
 
-__all__ = ["ALLOWED_BREAKS", "QUICK", "REGISTRY", "Entry", "build"]
+__all__ = ["ALLOWED_BREAKS", "MORE_MEMORY", "QUICK", "REGISTRY", "Entry", "build"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,12 @@ ALLOWED_BREAKS: dict[str, tuple[int, str]] = {
         1, "the encoder asks `is_index_global_attn.flatten().any().item()`: a branch on data",
     ),
 }  # fmt: skip
+
+# Peaks above eager's: what the names of such models contain, and why.
+MORE_MEMORY: dict[str, str] = {
+    "StaticCache": "a graph gives the caches' new values as results, which are copied into the caches behind it",
+    "DynamicCache": "the longer caches replace those before them when the call ends, not layer by layer",
+}
 
 QUICK = (
     "AlbertForQuestionAnswering", "AllenaiLongformerBase", "BartForConditionalGeneration",

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.models.gpu_table import gpu_table
 from benchmarks.models.page import PHASES, failures, plain, summary, table
 from benchmarks.models.plots import Bar, bars
-from benchmarks.models.registry import ALLOWED_BREAKS, REGISTRY
+from benchmarks.models.registry import ALLOWED_BREAKS, MORE_MEMORY, REGISTRY
 from benchmarks.models.run import read_rows
 from benchmarks.models.sweep import LIMIT
 from benchmarks.models.times import PEER, TIME_ROWS, read_times
@@ -132,7 +132,8 @@ def _losses(rows: list[Row]) -> list[str]:
             memory, cold = _memory(part), _colder(part)
             if memory and memory > LARGER:
                 more = (part["peak_bytes"] - part["eager_peak_bytes"]) / 1e6
-                larger.append((-memory, [name, phase, f"{memory:.2f}", f"{more:.2f}"]))
+                why = next((why for kind, why in MORE_MEMORY.items() if kind in name), "")
+                larger.append((-memory, [name, phase, f"{memory:.2f}", f"{more:.2f}", why]))
             if cold and cold < 1:
                 colder.append((cold, [name, phase, f"{cold:.2f}"]))
     lines = ["## What is lost", "", *_right(rows)]
@@ -143,7 +144,7 @@ def _losses(rows: list[Row]) -> list[str]:
         (
             f"Higher peak memory than eager by more than {LARGER - 1:.0%}",
             larger,
-            ["ours / eager", "MB more"],
+            ["ours / eager", "MB more", "because"],
         ),
     ):
         lines += [f"{title}: {len(found) or 'none'}.", ""]
