@@ -38,7 +38,15 @@ def build(folder: Path = FOLDER) -> Path:
     out = folder / f"_node{sysconfig.get_config_var('EXT_SUFFIX')}"
     temporary = out.with_name(f".{out.name}.{os.getpid()}")
     flags = ["-shared", "-fPIC", "-std=gnu11", "-O2", "-Wall", "-fvisibility=hidden"]
-    command = [*compiler, *flags, f"-I{include}", str(FOLDER / "_node.c"), "-o", str(temporary)]
+    command = [
+        *compiler,
+        *flags,
+        f"-I{include}",
+        str(FOLDER / "_node.c"),
+        "-o",
+        str(temporary),
+        "-ldl",
+    ]
     try:  # the command is ours, but for the compiler that CC names
         done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     except OSError as error:

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as F
 
 import aot_autograd
+from aot_autograd import _native
 
 pytestmark = pytest.mark.usefixtures("form")
 
@@ -97,3 +98,56 @@ def test_a_tensor_made_in_inference_mode_is_an_input_of_training(graph_runner):
     (gradient,) = torch.autograd.grad(result.sum(), x, create_graph=True)
     (second,) = torch.autograd.grad(gradient.sum(), x)
     torch.testing.assert_close(second, -x.detach().sin())
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        torch.float16,
+        torch.bfloat16,
+        torch.float32,
+        torch.float64,
+        torch.complex64,
+        torch.complex128,
+    ],
+)
+@pytest.mark.parametrize("shape", [(5,), (3, 4), (2, 1, 3), (1, 7)])
+def test_a_tangent_of_one_number_is_written_out(graph_runner, dtype, shape):
+    x = torch.randn(shape, dtype=dtype, requires_grad=True)
+    tangent = torch.randn(3, dtype=dtype)[1].expand(shape)
+    given = given_to_backward(lambda x: x * x, x, tangent, graph_runner)
+    assert type(given) is torch.Tensor
+    assert given.is_contiguous()
+    assert given.stride() == torch.empty(shape).stride()
+    assert not given.requires_grad
+    assert given.grad_fn is None
+    assert torch.equal(given, tangent)
+
+
+def test_the_c_form_writes_numbers_out_by_itself():
+    if _native.node is None:
+        pytest.skip("the Python form")
+    made = _native.node.spread(torch.tensor(2.5).expand(2, 3), 4)
+    assert torch.equal(made, torch.full((2, 3), 2.5))
+    assert made._version == 0
+    for other in (
+        torch.ones(2, 3),
+        torch.ones(2, 1).expand(2, 3),
+        torch.ones(()).expand(0, 3),
+        torch.ones(2, 3).to_sparse(),
+        torch.ones((), device="meta").expand(2, 3),
+    ):
+        assert _native.node.spread(other, 4) is None
+
+
+def test_batched_tangents(graph_runner):
+    compiled = aot_autograd.aot_function(lambda x: x.sin() * x, graph_runner)
+    x = torch.randn(4, requires_grad=True)
+    tangents = torch.eye(4)
+    results = []
+    for function in (compiled, lambda x: x.sin() * x):
+        results += torch.autograd.grad(function(x), x, tangents, is_grads_batched=True)
+        results += torch.autograd.grad(
+            function(x), x, torch.ones(3, 1).expand(3, 4), is_grads_batched=True
+        )
+    torch.testing.assert_close(results[:2], results[2:])

@@ -222,3 +222,9 @@ def test_tensors_of_inference_mode_count_no_changes():
 
 
 OUTSIDE = torch.ones(3)
+
+
+def test_libraries_are_where_they_were_loaded_from():
+    import os
+
+    assert all(map(os.path.exists, _torch.library_paths()))

@@ -9,13 +9,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import torch
+
+from aot_autograd._torch import library_paths
+
 if TYPE_CHECKING:
     from types import ModuleType
 
 __all__ = ["node"]
 
 _LOG = logging.getLogger("aot_autograd")
-_FACE = 4  # counts changes of what the types of `_node.c` are called with
+_FACE = 5  # counts changes of what the types of `_node.c` are called with
 
 
 def _found() -> ModuleType | None:
@@ -30,7 +34,28 @@ def _found() -> ModuleType | None:
             "python packages/aot_autograd/hatch_build.py, or reinstall compile-api-aot-autograd"
         )
         return None
+    if not (_node.set_up(*library_paths()) and _spreads(_node)):
+        _node.forget()
+        _LOG.debug(
+            "this torch's C ABI is not what is known of it: tangents are copied by operators"
+        )
     return _node
+
+
+def _spreads(module: ModuleType) -> bool:
+    """Whether tensors that repeat one number are written out right, and others are left alone."""
+    try:
+        for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.complex128):
+            repeated = torch.tensor([0, 1, 2], dtype=dtype, device="cpu")[2:].expand(2, 3)
+            made = module.spread(repeated, dtype.itemsize)
+            if type(made) is not torch.Tensor or made.dtype != dtype or not made.is_contiguous():
+                return False
+            if made.tolist() != repeated.tolist():
+                return False
+        others = torch.ones(2, 3, device="cpu"), torch.ones(1, 3, device="cpu").expand(2, 3)
+        return all(module.spread(other, 4) is None for other in others)
+    except Exception:  # noqa: BLE001 - a mode of the caller's that makes other tensors: as if it were unknown
+        return False
 
 
 node = _found()

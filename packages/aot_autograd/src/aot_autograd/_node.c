@@ -2,17 +2,20 @@
  *
  * Comes in: what training.py decided once (which inputs and outputs are saved, which layouts are promised) and the
  * Python function that does the same. Goes out: callables that do it without Python's interpreter. Torch is reached
- * through its Python objects only: no header of it is needed, and one binary serves every version.
+ * through its Python objects, and to write out a tangent that repeats one number through its stable C ABI, found by
+ * dlsym: no header of torch is needed, and one binary serves every version.
  * Invariant: whatever is not the ordinary case is left, before anything was changed or a saved tensor was asked for,
  * to the Python function. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <dlfcn.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 static struct {
   PyObject *version, *to_save, *kept, *materialize, *constant, *saved, *clear, *contiguous, *is_contiguous, *stride,
-      *is_neg, *is_conj;
+      *is_neg, *is_conj, *address, *data_ptr;
 } names;
 
 /* ---- numbers that Python gave as a tuple ---------------------------------------------------------------------------- */
@@ -59,6 +62,111 @@ static int told(PyObject *tensor, PyObject *name) {
   int truth = answer == Py_True;
   Py_DECREF(answer);
   return truth;
+}
+
+/* ---- tensors in memory: found by set_up(), else Python is asked -------------------------------------------------------------- */
+typedef void *Handle; /* of the C ABI: where a C++ tensor is, which is one pointer to what it refers to */
+static struct {
+  int32_t (*sizes)(Handle, int64_t **);
+  int32_t (*strides)(Handle, int64_t **);
+  int32_t (*dimensions)(Handle, int64_t *);
+  int32_t (*dtype)(Handle, int32_t *);
+  int32_t (*data)(Handle, void **);
+  int32_t (*empty)(int64_t, const int64_t *, const int64_t *, int32_t, int32_t, int32_t, Handle *);
+  int32_t (*release)(Handle);
+  PyObject *(*wrap)(Handle);
+} api;
+enum { MOST_DIMENSIONS = 16, ON_CPU = 0 };
+
+static void repeat(char *to, const char *one, int64_t count, Py_ssize_t item) {
+  uint64_t word;
+  if (item == 8) {
+    memcpy(&word, one, 8);
+    for (int64_t k = 0; k < count; k++) memcpy(to + 8 * k, &word, 8);
+  } else if (item == 4) {
+    uint32_t half;
+    memcpy(&half, one, 4);
+    for (int64_t k = 0; k < count; k++) memcpy(to + 4 * k, &half, 4);
+  } else if (item == 2) {
+    uint16_t quarter;
+    memcpy(&quarter, one, 2);
+    for (int64_t k = 0; k < count; k++) memcpy(to + 2 * k, &quarter, 2);
+  } else {
+    for (int64_t k = 0; k < count; k++) memcpy(to + item * k, one, item);
+  }
+}
+
+/* The address that a Python number is, and which it takes; NULL also with an exception. */
+static void *pointer_of(PyObject *number) {
+  void *pointer = number ? PyLong_AsVoidPtr(number) : NULL;
+  Py_XDECREF(number);
+  return pointer;
+}
+
+/* A new contiguous tensor with the values of one on the CPU whose elements all lie in the same place; NULL without an
+ * exception where it is another kind of tensor. */
+static PyObject *spread(PyObject *tensor, Py_ssize_t item) {
+  if (!api.wrap) return NULL;
+  /* Asked first: what has no memory of its own, sparse tensors or those of a transform, refuses. */
+  void *one = pointer_of(PyObject_CallMethodNoArgs(tensor, names.data_ptr));
+  void *inside = one ? pointer_of(PyObject_GetAttr(tensor, names.address)) : NULL, *memory;
+  if (!inside) {
+    PyErr_Clear();
+    return NULL;
+  }
+  PyObject *made = NULL;
+  Handle handle = &inside, fresh;
+  int64_t rank, *sizes, *strides, dense[MOST_DIMENSIONS + 1], count = 1;
+  int32_t dtype;
+  if (api.dimensions(handle, &rank) || rank > MOST_DIMENSIONS || api.sizes(handle, &sizes) || api.strides(handle, &strides))
+    return NULL;
+  for (int64_t k = rank - 1; k >= 0; k--) {
+    if (sizes[k] > 1 && strides[k]) return NULL;
+    dense[k] = count;
+    count *= sizes[k];
+  }
+  if (!count || api.dtype(handle, &dtype) || api.empty(rank, sizes, dense, dtype, ON_CPU, 0, &fresh)) return NULL;
+  if (!api.data(fresh, &memory)) {
+    repeat(memory, one, count, item);
+    made = api.wrap(fresh);
+  }
+  api.release(fresh);
+  return made;
+}
+
+/* set_up(libtorch_cpu, libtorch_python): whether spread() works from now on. */
+static PyObject *set_up(PyObject *module, PyObject *args) {
+  const char *cpu, *python;
+  if (!PyArg_ParseTuple(args, "ss", &cpu, &python)) return NULL;
+  void *libraries[2] = {dlopen(cpu, RTLD_NOW | RTLD_NOLOAD), dlopen(python, RTLD_NOW | RTLD_NOLOAD)};
+  struct { void *field; int library; const char *name; } wanted[] = {
+      {&api.sizes, 0, "aoti_torch_get_sizes"}, {&api.strides, 0, "aoti_torch_get_strides"},
+      {&api.dimensions, 0, "aoti_torch_get_dim"}, {&api.dtype, 0, "aoti_torch_get_dtype"},
+      {&api.data, 0, "aoti_torch_get_data_ptr"}, {&api.empty, 0, "aoti_torch_empty_strided"},
+      {&api.release, 0, "aoti_torch_delete_tensor_object"},
+      {&api.wrap, 1, "_Z16THPVariable_WrapRKN2at10TensorBaseE"}, /* last: it says that the others are there */
+  };
+  api.wrap = NULL;
+  for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++) {
+    void *library = libraries[wanted[k].library], *symbol = library ? dlsym(library, wanted[k].name) : NULL;
+    if (!symbol) Py_RETURN_FALSE;
+    *(void **)wanted[k].field = symbol;
+  }
+  Py_RETURN_TRUE;
+}
+
+static PyObject *forget(PyObject *module, PyObject *ignored) {
+  api.wrap = NULL;
+  Py_RETURN_NONE;
+}
+
+/* spread(tensor, bytes of an element): as above, None where it is another kind of tensor; for set-up to check. */
+static PyObject *spread_of(PyObject *module, PyObject *args) {
+  PyObject *tensor;
+  Py_ssize_t item;
+  if (!PyArg_ParseTuple(args, "On", &tensor, &item)) return NULL;
+  PyObject *made = spread(tensor, item);
+  return made || PyErr_Occurred() ? made : Py_NewRef(Py_None);
 }
 
 /* ---- Call: from the list of inputs to the autograd function ------------------------------------------------------------- */
@@ -358,6 +466,7 @@ typedef struct {
   PyObject *python, *resolve, *check, *grad_mode, *keeps_graph, *tensor;
   PyObject *known;   /* absent tangents, as bits -> what `resolve` said: (run, kept or None, unreached) */
   PyObject *layouts; /* of each tangent the strides, or None for contiguous ones */
+  Places items;      /* of each tangent on the CPU the bytes of an element, else 0 */
   Places wanted;     /* which gradients are tangents; the others belong to outputs without a gradient */
   Places order;      /* of numbers and saved tensors, as the backward takes them; empty: as they are */
   Py_ssize_t results;
@@ -366,14 +475,15 @@ typedef struct {
 } Backward;
 
 /* A tangent as the backward was promised it. NULL, perhaps with an exception: Python must look at it. */
-static PyObject *tangent_of(PyObject *gradient, PyObject *layout, Backward *self) {
+static PyObject *tangent_of(PyObject *gradient, PyObject *layout, Py_ssize_t item, Backward *self) {
   if ((PyObject *)Py_TYPE(gradient) != self->tensor || told(gradient, names.is_neg) ||
       (self->complex && told(gradient, names.is_conj)))
     return NULL;
   if (layout == Py_None) {
     int contiguous = told(gradient, names.is_contiguous);
-    if (contiguous < 0) return NULL;
-    return contiguous ? Py_NewRef(gradient) : PyObject_CallMethodNoArgs(gradient, names.contiguous);
+    if (contiguous) return contiguous < 0 ? NULL : Py_NewRef(gradient);
+    PyObject *made = item ? spread(gradient, item) : NULL; /* what the sum of an output hands back */
+    return made || PyErr_Occurred() ? made : PyObject_CallMethodNoArgs(gradient, names.contiguous);
   }
   PyObject *strides = PyObject_CallMethodNoArgs(gradient, names.stride);
   int equal = strides ? PyObject_RichCompareBool(strides, layout, Py_EQ) : 0;
@@ -391,7 +501,7 @@ static PyObject *tangents_of(Backward *self, PyObject *const *gradients, uint64_
       *absent |= (uint64_t)1 << k;
       continue;
     }
-    PyObject *tangent = tangent_of(gradient, PyTuple_GET_ITEM(self->layouts, k), self);
+    PyObject *tangent = tangent_of(gradient, PyTuple_GET_ITEM(self->layouts, k), self->items.at[k], self);
     if (!tangent || PyList_Append(tangents, tangent)) Py_CLEAR(tangents);
     Py_XDECREF(tangent);
   }
@@ -516,12 +626,12 @@ static PyObject *backward_bound(PyObject *self, PyObject *context, PyObject *typ
 }
 
 static PyObject *backward_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *words[] = {"python", "resolve", "check", "grad_mode", "keeps_graph", "tensor", "layouts", "wanted", "order", "results", "saves", "complex", NULL};
-  PyObject *python, *resolve, *check, *grad_mode, *keeps_graph, *tensor, *layouts, *wanted, *order;
+  static char *words[] = {"python", "resolve", "check", "grad_mode", "keeps_graph", "tensor", "layouts", "items", "wanted", "order", "results", "saves", "complex", NULL};
+  PyObject *python, *resolve, *check, *grad_mode, *keeps_graph, *tensor, *layouts, *items, *wanted, *order;
   Py_ssize_t results;
   int saves, complex;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOO!OOnpp", words, &python, &resolve, &check, &grad_mode, &keeps_graph,
-                                   &tensor, &PyTuple_Type, &layouts, &wanted, &order, &results, &saves, &complex))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOO!OOOnpp", words, &python, &resolve, &check, &grad_mode, &keeps_graph,
+                                   &tensor, &PyTuple_Type, &layouts, &items, &wanted, &order, &results, &saves, &complex))
     return NULL;
   Backward *self = (Backward *)type->tp_alloc(type, 0);
   if (!self) return NULL;
@@ -536,11 +646,14 @@ static PyObject *backward_new(PyTypeObject *type, PyObject *args, PyObject *keyw
   self->results = results;
   self->saves = saves;
   self->complex = complex;
-  if (!(self->known = PyDict_New()) || places_of(wanted, &self->wanted) || places_of(order, &self->order)) {
+  if (!(self->known = PyDict_New()) || places_of(items, &self->items) || places_of(wanted, &self->wanted) ||
+      places_of(order, &self->order)) {
     Py_DECREF(self);
     return NULL;
   }
-  if (self->wanted.count <= 64 && PyTuple_GET_SIZE(layouts) == self->wanted.count) return (PyObject *)self;
+  if (self->wanted.count <= 64 && PyTuple_GET_SIZE(layouts) == self->wanted.count &&
+      self->items.count == self->wanted.count)
+    return (PyObject *)self;
   Py_DECREF(self);
   PyErr_SetString(PyExc_ValueError, "at most 64 tangents, with a layout each");
   return NULL;
@@ -570,6 +683,7 @@ static int backward_clear(Backward *self) {
 static void backward_dealloc(Backward *self) {
   PyObject_GC_UnTrack(self);
   backward_clear(self);
+  PyMem_Free(self->items.at);
   PyMem_Free(self->wanted.at);
   PyMem_Free(self->order.at);
   Py_TYPE(self)->tp_free((PyObject *)self);
@@ -588,13 +702,20 @@ static PyTypeObject BackwardType = {
     .tp_dealloc = (destructor)backward_dealloc,
 };
 
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_node", "What runs at each call of a graph with a backward.", -1};
+static PyMethodDef methods[] = {
+    {"set_up", set_up, METH_VARARGS, "Find torch's C ABI; whether it is there."},
+    {"forget", forget, METH_NOARGS, "Do without the C ABI."},
+    {"spread", spread_of, METH_VARARGS, "A tensor of one repeated number, written out; None for another."},
+    {0},
+};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_node", "What runs at each call of a graph with a backward.", -1,
+                                        methods};
 PyMODINIT_FUNC PyInit__node(void) {
   struct { PyObject **name; const char *text; } wanted[] = {
       {&names.version, "_version"}, {&names.to_save, "to_save"}, {&names.kept, "kept"},
       {&names.materialize, "materialize_grads"}, {&names.constant, "non_differentiable"}, {&names.saved, "saved_tensors"},
       {&names.clear, "maybe_clear_saved_tensors"}, {&names.contiguous, "contiguous"},
-      {&names.is_contiguous, "is_contiguous"}, {&names.stride, "stride"}, {&names.is_neg, "is_neg"}, {&names.is_conj, "is_conj"},
+      {&names.is_contiguous, "is_contiguous"}, {&names.stride, "stride"}, {&names.address, "_cdata"}, {&names.data_ptr, "data_ptr"}, {&names.is_neg, "is_neg"}, {&names.is_conj, "is_conj"},
   };
   for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
     if (!*wanted[k].name && !(*wanted[k].name = PyUnicode_InternFromString(wanted[k].text))) return NULL;
@@ -603,7 +724,7 @@ PyMODINIT_FUNC PyInit__node(void) {
   if (module && (PyModule_AddObjectRef(module, "Call", (PyObject *)&CallType) ||
                  PyModule_AddObjectRef(module, "Forward", (PyObject *)&ForwardType) ||
                  PyModule_AddObjectRef(module, "Backward", (PyObject *)&BackwardType) ||
-                 PyModule_AddIntConstant(module, "FACE", 4))) /* _native.py refuses other numbers */
+                 PyModule_AddIntConstant(module, "FACE", 5))) /* _native.py refuses other numbers */
     Py_CLEAR(module);
   return module;
 }

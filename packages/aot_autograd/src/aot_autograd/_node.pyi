@@ -3,6 +3,10 @@ from typing import Any
 
 FACE: int
 
+def set_up(libtorch_cpu: str, libtorch_python: str, /) -> bool: ...
+def forget() -> None: ...
+def spread(tensor: Any, item: int, /) -> Any: ...
+
 class Call:
     boxed: bool
     def __init__(
@@ -44,6 +48,7 @@ class Backward:
         keeps_graph: Callable[[], bool],
         tensor: type[Any],
         layouts: tuple[Any, ...],
+        items: tuple[int, ...],
         wanted: tuple[int, ...],
         order: tuple[int, ...],
         results: int,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -38,6 +39,7 @@ __all__ = [
     "is_kept_by_policy",
     "is_sole_owner",
     "keeps_graph",
+    "library_paths",
     "mark_several_views",
     "next_autograd_number",
     "preserve_version",
@@ -177,6 +179,12 @@ def run_composite_explicit(
 def has_own_operators(kind: type[torch.Tensor]) -> bool:
     """Whether a tensor type handles operators itself, below autograd."""
     return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+def library_paths() -> tuple[str, str]:
+    """Paths of libtorch_cpu and libtorch_python, as they were loaded."""
+    directory = Path(torch.__file__).parent / "lib"
+    return str(directory / "libtorch_cpu.so"), str(directory / "libtorch_python.so")
 
 
 def storage_identity(tensor: torch.Tensor) -> int:

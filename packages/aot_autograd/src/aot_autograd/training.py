@@ -321,6 +321,9 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
         keeps_graph=keeps_graph,
         tensor=torch.Tensor,
         layouts=promised_layouts(metadata),
+        items=tuple(
+            meta.dtype.itemsize if meta.device.type == "cpu" else 0 for meta in metadata.tangents
+        ),
         wanted=tangents,
         order=keeping.order,
         results=gradients_expected,
