@@ -217,17 +217,22 @@ class Runner:
         counters = torch.zeros(64, dtype=torch.int32, device=DEVICE)  # of variants that count
         self.storages[""] = counters
         for step in found.program.schedule.steps:
-            if not isinstance(step, Kernel) or step.name not in found.sources:
+            if not isinstance(step, Kernel):
                 continue
-            source = found.sources[step.name]
-            values = []
             for argument in step.arguments:
                 name = argument.buffer
                 if name not in self.storages:
                     buffer = found.program.graph.buffers[name]
                     length = memory._length(buffer)
                     self.storages[name] = torch.zeros(length, dtype=buffer.dtype, device=DEVICE)
-                values.append(ctypes.c_void_p(self.storages[name].data_ptr()))
+        for step in found.program.schedule.steps:
+            if not isinstance(step, Kernel) or step.name not in found.sources:
+                continue
+            source = found.sources[step.name]
+            values = [
+                ctypes.c_void_p(self.storages[argument.buffer].data_ptr())
+                for argument in step.arguments
+            ]
             for extra in source.signature[len(values) :]:
                 place = (
                     counters if extra[0] == "p_count" else self.storages[extra[0].split("__")[1]]

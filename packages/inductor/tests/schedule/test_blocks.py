@@ -67,3 +67,57 @@ def test_partial_sums_of_columns_are_as_many_as_programs_write(card):
     (parts,) = (b for name, b in split.buffers.items() if name not in graph.buffers)
     assert parts.shape == (programs, 768)
     assert programs % card.units == 0
+
+
+def columns_beside_rows(shape, columns=1):
+    recorder = Recorder(shape[:1], shape[1:])
+    (i,), (r,) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    place = shape[1] * i + r
+    value = recorder.load("x", place, F32)
+    for number in range(columns):
+        recorder.accumulate(f"c{number}", r, value, F32, "sum")
+    recorder.store("y", place, value, F32)
+    names = {f"c{number}": ((shape[1],), F32) for number in range(columns)}
+    graph = graph_of(CUDA, x=(shape, F32), y=(shape, F32), **names)
+    return make_kernel("k0", recorder.finish(), graph.buffers, locals_=(), device=CUDA, nodes=())
+
+
+@pytest.mark.parametrize(
+    ("shape", "columns", "warps", "resident", "ahead"),
+    [
+        ((262144, 768), 1, 1, 16, 0),
+        ((32768, 768), 1, 1, 8, 0),
+        ((65536, 256), 1, 1, 8, 1),
+        ((65536, 256), 2, 2, 8, 0),
+        ((8192, 4096), 1, 8, 4, 0),
+    ],
+)
+def test_rows_with_sums_of_columns(shape, columns, warps, resident, ahead):
+    blocks = choose_blocks(columns_beside_rows(shape, columns), H200)
+    assert (blocks.warps, blocks.programs, blocks.ahead) == (warps, resident * H200.units, ahead)
+
+
+@pytest.mark.parametrize("shared", [2, 4, 8])
+def test_what_points_share_does_not_count_as_their_own(shared):
+    recorder = Recorder((40000, 256))
+    i, j = recorder.outer
+    value = recorder.load("x", 256 * i + j, F32)
+    for number in range(shared):
+        value = recorder.op("add", value, recorder.load(f"s{number}", j, F32))
+    recorder.store("y", 256 * i + j, value, F32)
+    small = {f"s{number}": ((256,), F32) for number in range(shared)}
+    graph = graph_of(CUDA, x=((40000, 256), F32), y=((40000, 256), F32), **small)
+    kernel = make_kernel("k0", recorder.finish(), graph.buffers, locals_=(), device=CUDA, nodes=())
+    assert choose_blocks(kernel, H200).outer == (2048 if shared < 8 else 1024)
+
+
+@pytest.mark.parametrize(("row", "mode"), [(25088, "looped"), (32768, "persistent")])
+def test_rows_that_fill_a_program_badly_are_walked(row, mode):
+    assert choose_blocks(rows((2048, row), "welford")[1], H200).mode == mode
+
+
+def test_rows_of_a_small_cache_are_not_kept():
+    kernel = rows((300, 100000))[1]
+    assert choose_blocks(rows((300, 40000))[1], H200).keeps
+    assert not choose_blocks(kernel, H200).keeps

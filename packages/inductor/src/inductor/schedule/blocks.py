@@ -25,11 +25,26 @@ __all__ = ["LONGEST_ROW", "Blocks", "choose_blocks", "largest"]
 LONGEST_ROW = 16384
 """Elements of a row that one program holds in registers (16 warps, 32 values a thread)."""
 
+FULL_ROW = 7 * LONGEST_ROW // 4
+"""Shorter rows leave more than an eighth of a doubled program idle: those that carry much are walked in blocks."""
+
 SHORTEST_SIDE = 16
 """Of a transposition that is walked in square tiles."""
 
 FEWEST_ACCESSES = 4
-"""Loads and stores up to which a thread takes sixteen points: their arithmetic overlaps, registers are left."""
+"""Loads and stores at each point up to which a thread takes sixteen: their arithmetic overlaps, registers are left."""
+
+MOST_ACCESSES = 8
+"""The same with those of values that many points share: a channel's statistics, a bias."""
+
+MANY_POINTS = 4_000_000
+"""From here on threads take more points, because there are programs enough."""
+
+WIDE_TILE = (128, 32)
+"""Of large transpositions: 256 bytes of a half type in one direction, 64 in the other."""
+
+TALL_TURNS = 64
+"""Rows that each program of a sum over columns takes, from which on there are twice as many programs."""
 
 TRANSPOSED_ROWS = 16
 """Rows that a program takes at once where an operand lies across them: 32 bytes of a half type."""
@@ -52,6 +67,7 @@ class Blocks:
         stages: software pipeline depth of loops.
         programs: size of the grid of a kernel that accumulates columns; 0 otherwise.
         ahead: loads of a loop begin so many turns early, through shared memory; 0: when they are needed.
+        keeps: what a later walk of a row reads again is to stay in the cache, what none does is to leave it first.
     """
 
     mode: Literal["points", "persistent", "looped"]
@@ -62,6 +78,7 @@ class Blocks:
     stages: int
     programs: int
     ahead: int = 0
+    keeps: bool = False
 
     @property
     def adds_rows(self) -> bool:
@@ -82,6 +99,8 @@ def choose_blocks(kernel: Kernel, card: DeviceProperties) -> Blocks:
     """The configuration of a kernel on a card."""
     blocks = _measured(kernel, card)
     threads = blocks.warps * _MEASURED_LANES
+    if blocks.mode == "looped" and blocks.outer == 1:
+        blocks = replace(blocks, keeps=_rows_fit_cache(kernel, card))
     if card.threads:
         threads = min(threads, card.threads)
     return replace(blocks, warps=max(threads // max(card.lanes, 1), 1))
@@ -98,19 +117,24 @@ def _measured(kernel: Kernel, card: DeviceProperties) -> Blocks:
     )
     vector = kernel.decisions.vector
     if vector is not None and vector.level == "outer" and not accumulates:
-        return _columns(points, row, card)
-    if row is not None and LONGEST_ROW < row <= 2 * LONGEST_ROW and _only_reduces_one_row(kernel):
+        return _columns(kernel, points, row, card)
+    if (
+        row is not None
+        and LONGEST_ROW < row <= 2 * LONGEST_ROW
+        and _only_reduces_one_row(kernel)
+        and not (_carries_much(kernel) and row < FULL_ROW)
+    ):
         return Blocks("persistent", 1, 2 * LONGEST_ROW, 1, 16, 1, 0)
     if row is None or row > LONGEST_ROW:
         # few rows in flight, so that what a later sweep reads again is still in the cache
         if row is not None and row <= 2 * LONGEST_ROW and _carries_much(kernel):
-            return Blocks("looped", 1, LONGEST_ROW // 4, 1, 16, 1, 0)
+            return Blocks("looped", 1, LONGEST_ROW // 4, 1, 8, 1, 0)
         return Blocks("looped", 1, 8192, 1, 32, 1, 0)
     if _reads_across_rows(kernel) and _power_of_two(row) * TRANSPOSED_ROWS <= LONGEST_ROW:
         programs = min(4 * card.units, -(-(points or 1 << 20) // TRANSPOSED_ROWS))
         inner = _power_of_two(row)
         return Blocks("persistent", TRANSPOSED_ROWS, inner, 1, 8, 1, programs if accumulates else 0)
-    return _rows(points, row, accumulates, card)
+    return _rows(kernel, points, row, accumulates, card)
 
 
 def _reads_across_rows(kernel: Kernel) -> bool:
@@ -163,31 +187,56 @@ def _carries_much(kernel: Kernel) -> bool:
     )
 
 
+def _rows_fit_cache(kernel: Kernel, card: DeviceProperties) -> bool:
+    """Whether two rows for each multiprocessor stay in the cache between two walks; 4 bytes an element."""
+    row = largest(product(kernel.body.reduction_ranges))
+    return row is not None and 8 * row * card.units <= card.cache_bytes
+
+
 def _points(kernel: Kernel, points: int | None) -> Blocks:
-    if _fills_tiles(kernel):
+    if _fills_tiles(kernel, SHORTEST_SIDE, SHORTEST_SIDE):
+        outer, columns = WIDE_TILE
+        if points is not None and points > MANY_POINTS and _fills_tiles(kernel, outer, columns):
+            return Blocks("points", outer, 1, columns, 8, 1, 0)
         return Blocks("points", 32, 1, 32, 4, 1, 0)
     size = 1024
     if points is not None:
-        few = _accesses(kernel) <= FEWEST_ACCESSES
-        size = (2048 if few else 1024) if points > 4_000_000 else 512 if points > 500_000 else 256
+        few = _takes_few(kernel)
+        size = (2048 if few else 1024) if points > MANY_POINTS else 512 if points > 500_000 else 256
         size = min(size, max(_power_of_two(points), 32))
     return Blocks("points", size, 1, 1, 4 if size >= 256 else max(size // 64, 1), 1, 0)
 
 
-def _accesses(kernel: Kernel) -> int:
-    return sum(operation.buffer is not None for _, operation, _ in kernel.body.operations())
+def _takes_few(kernel: Kernel) -> bool:
+    """Whether there are registers for sixteen points: few accesses of what each point has for itself."""
+    body = kernel.body
+    every = {
+        symbol
+        for symbol, extent in zip(outer_symbols(body.ranges), body.ranges, strict=True)
+        if extent != 1
+    }
+    indices = [
+        operation.index for _, operation, _ in body.operations() if operation.buffer is not None
+    ]
+    own = sum(index is not None and every <= free_symbols(index) for index in indices)
+    return own <= FEWEST_ACCESSES and len(indices) <= MOST_ACCESSES
 
 
-def _fills_tiles(kernel: Kernel) -> bool:
+def _fills_tiles(kernel: Kernel, rows: int, columns: int) -> bool:
     """Whether a transposition has both sides long enough: three colours would leave most of a tile idle."""
     tile = kernel.decisions.tile
     if tile is None:
         return False
     extents = (kernel.body.ranges[dimension] for dimension in tile.dimensions)
-    return all(not isinstance(extent, int) or extent >= SHORTEST_SIDE for extent in extents)
+    return all(
+        not isinstance(extent, int) or extent >= shortest
+        for extent, shortest in zip(extents, (rows, columns), strict=True)
+    )
 
 
-def _rows(points: int | None, row: int, accumulates: int, card: DeviceProperties) -> Blocks:
+def _rows(
+    kernel: Kernel, points: int | None, row: int, accumulates: int, card: DeviceProperties
+) -> Blocks:
     """Rows contiguous in memory, one to four in a program; so many column sums are carried along them."""
     inner = max(_power_of_two(row), 1)
     outer = 1
@@ -197,28 +246,33 @@ def _rows(points: int | None, row: int, accumulates: int, card: DeviceProperties
         and (points is None or points >= 4 * card.units * outer * 2)
     ):
         outer *= 2
-    elements = inner * outer
-    warps = (
-        1
-        if elements <= 256
-        else 2
-        if elements <= 1024
-        else 4
-        if elements <= 2048
-        else 8
-        if elements <= 8192
-        else 16
-    )
-    programs = 0
-    if accumulates:
-        # Each program leaves a row of partial results, and as many fit a multiprocessor as its registers hold sums.
-        resident = max(1, min(8, LONGEST_ROW // (inner * accumulates)))
-        rows = 4 * card.units if points is None else -(-points // outer)
-        programs = max(min(resident * card.units, rows), 1)
-    return Blocks("persistent", outer, inner, 1, warps, 1, programs)
+    warps = _warps_of_rows(kernel, inner * outer, accumulates)
+    if not accumulates:
+        return Blocks("persistent", outer, inner, 1, warps, 1, 0)
+    # Each program leaves a row of partial results, and as many fit a multiprocessor as its registers hold sums. There
+    # are twice as many of one warp where each has rows enough that its sums are little beside them.
+    tall = accumulates == 1 and outer == 1 and (points or 0) >= TALL_TURNS * 16 * card.units
+    resident = max(1, min(16 if tall else 8, LONGEST_ROW // (inner * accumulates)))
+    rows = 4 * card.units if points is None else -(-points // outer)
+    programs = max(min(resident * card.units, rows), 1)
+    ahead = 1 if accumulates == 1 and outer > 1 and inner <= 256 else 0
+    return Blocks("persistent", outer, inner, 1, warps, 1, programs, ahead)
 
 
-def _columns(points: int | None, row: int | None, card: DeviceProperties) -> Blocks:
+def _warps_of_rows(kernel: Kernel, elements: int, accumulates: int) -> int:
+    """Of a program that holds so many elements of rows."""
+    if elements <= 256 or (accumulates == 1 and elements <= 1024):
+        return 1
+    if elements <= 1024:
+        return 2
+    # a maximum and a sum after it wait for each other: fewer warps wait less
+    alone = 2048 < elements <= LONGEST_ROW // 4 and _carries_much(kernel)
+    if elements <= 2048 or (alone and online_pairs(kernel.body)):
+        return 4
+    return 8 if elements <= 8192 else 16
+
+
+def _columns(kernel: Kernel, points: int | None, row: int | None, card: DeviceProperties) -> Blocks:
     """Neighbouring outer points contiguous in memory: wide tiles, short blocks of the reduction.
 
     Where these are too few programs for the card, narrow tiles and long blocks.
@@ -232,4 +286,6 @@ def _columns(points: int | None, row: int | None, card: DeviceProperties) -> Blo
     mode: Literal["persistent", "looped"] = (
         "persistent" if row is not None and row <= inner else "looped"
     )
+    if mode == "looped" and outer == inner == 64 and _carries_much(kernel):
+        return Blocks(mode, outer, 32, 1, 4, 2, 0, ahead=2)
     return Blocks(mode, outer, inner, 1, 8 if outer * inner >= 2048 else 4, 2, 0)

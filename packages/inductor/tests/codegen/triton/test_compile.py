@@ -101,6 +101,36 @@ def _bodies():
     dtypes = {"x": F32, "at": torch.int64, "table": F32, "out": F32}
     yield "one number for many points", recorder.finish(), dtypes, None
 
+    for shape in ((65536, 256), (262144, 768), (4096, 1024)):
+        recorder = Recorder(shape[:1], shape[1:])
+        (i,), (r,) = recorder.outer, recorder.inner
+        recorder.stage("inner")
+        place = shape[1] * i + r
+        value = recorder.op("mul", recorder.load("x", place, BF16), recorder.load("y", place, BF16))
+        recorder.accumulate("columns", r, value, F32, "sum")
+        total = recorder.reduce("sum", value, dtype=F32)
+        recorder.stage("outer")
+        recorder.store("out", i, total, F32)
+        dtypes = {"x": BF16, "y": BF16, "columns": F32, "out": F32}
+        yield f"columns of {shape[0]} rows", recorder.finish(), dtypes, None
+
+    recorder = Recorder((256,), (2048,))
+    (i,), (r,) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    spread = recorder.reduce("welford", recorder.load("x", 256 * r + i, BF16), dtype=F32)
+    recorder.stage("outer")
+    recorder.store("out", i, recorder.part(spread, 1, F32), F32)
+    yield "spread of columns", recorder.finish(), {"x": BF16, "out": F32}, Vector("outer", 0, 16)
+
+    recorder = Recorder((1000,), (30000,))
+    (i,), (r,) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    total = recorder.reduce("sum", recorder.load("x", 30000 * i + r, BF16), dtype=F32)
+    recorder.stage("inner")
+    part = recorder.op("div", recorder.load("x", 30000 * i + r, BF16), total)
+    recorder.store("out", 30000 * i + r, part, BF16)
+    yield "a row walked twice", recorder.finish(), {"x": BF16, "out": BF16}, None
+
     recorder = Recorder((6,), (40,))
     (i,), (r,) = recorder.outer, recorder.inner
     recorder.stage("inner")

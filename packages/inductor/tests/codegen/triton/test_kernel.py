@@ -252,7 +252,8 @@ def test_every_scan(run_kernel, make_kernel, kind, mode):
     )
 
 
-def test_columns_of_a_norm_backward_are_partial_rows(run_kernel, make_kernel):
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_columns_of_a_norm_backward_are_partial_rows(run_kernel, make_kernel, ahead):
     rows, width, programs = 37, 20, 4
     recorder = Recorder((rows,), (width,))
     (i,), (r,) = recorder.outer, recorder.inner
@@ -267,7 +268,9 @@ def test_columns_of_a_norm_backward_are_partial_rows(run_kernel, make_kernel):
         "y": torch.zeros(rows * width),
         "columns": torch.full((programs * width,), torch.nan),
     }
-    run_kernel(kernel, storages, Blocks("persistent", 4, 32, 1, 4, 1, programs))
+    blocks = Blocks("persistent", 4, 32, 1, 4, 1, programs, ahead)
+    source = run_kernel(kernel, storages, blocks)
+    assert ("num_stages=2" in source.text) == bool(ahead)
     torch.testing.assert_close(
         storages["columns"].view(programs, width).sum(0), x.view(rows, width).sum(0)
     )

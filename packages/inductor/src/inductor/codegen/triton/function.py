@@ -14,15 +14,15 @@ import torch
 from inductor.analysis.online import online_pairs
 from inductor.codegen.triton.expressions import expression_text
 from inductor.ir.index import inner_symbols, outer_symbols
-from inductor.ir.operations import HALF_DTYPES
+from inductor.ir.operations import EFFECTS, HALF_DTYPES
 from inductor.ir.recorder import constant_value
-from primtorch.symbolic import Symbol
+from primtorch.symbolic import Symbol, free_symbols
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from inductor.codegen.triton.operations import TritonOps
-    from inductor.ir import Kernel, Size
+    from inductor.ir import Kernel, Operation, Size
     from inductor.ir.operations import ReductionKind
     from inductor.schedule.blocks import Blocks
 
@@ -48,6 +48,41 @@ class Column:
     kind: ReductionKind
     dtype: torch.dtype
     name: str
+
+
+def _policies(kernel: Kernel, totals: frozenset[int]) -> dict[int, str]:
+    """What the cache is told of loads that several walks of a row have in common, by position.
+
+    A stage that yields but `totals`, known since an earlier walk, is none: its rows are computed where they are read.
+    """
+    outer, written = set(outer_symbols(kernel.body.ranges)), {a.buffer for a in kernel.arguments}
+    walks: dict[tuple[str, Size], dict[int, int]] = {}
+    waiting: list[tuple[int, Operation]] = []
+    for number, stage in enumerate(kernel.body.stages):
+        if stage.level != "inner":
+            continue
+        numbered = list(enumerate(stage.operations, stage.start))
+        waiting += [(p, o) for p, o in numbered if o.name == "load" and not o.masked]
+        reduced = {position for position, operation in numbered if operation.name == "reduce"}
+        if reduced and reduced <= totals and not any(_leaves(o, written) for _, o in numbered):
+            continue
+        for position, load in waiting:
+            assert load.buffer is not None
+            assert load.index is not None
+            if not outer.isdisjoint(free_symbols(load.index)):
+                walks.setdefault((load.buffer, load.index), {})[position] = number
+        waiting = []
+    return {
+        position: "evict_first" if number == max(places.values()) else "evict_last"
+        for places in walks.values()
+        if len(set(places.values())) > 1
+        for position, number in places.items()
+    }
+
+
+def _leaves(operation: Operation, buffers: set[str]) -> bool:
+    """Whether an operation writes one of these."""
+    return operation.name in EFFECTS and operation.buffer in buffers
 
 
 class Function:
@@ -98,6 +133,7 @@ class Function:
         if self._looped and blocks.outer == 1:
             self._online = {pair.maximum: pair.total for pair in online_pairs(kernel.body)}
         self._online_totals = frozenset(self._online.values())
+        self._policies = _policies(kernel, self._online_totals) if blocks.keeps else {}
         widest = max((dtype.itemsize for dtype in self._varying()), default=4)
         # what one thread loads at once
         self._online_group = max(min(16 // widest, blocks.inner), 1)

@@ -88,7 +88,10 @@ class MemoryAccess(Counters):
         if masked and not self._spans(symbols):
             # a mask is never wider than the addresses that it masks
             place = f"{self._parameters[buffer]} + ({self._text(index)} + {self._whole_tile()})"
-        text = f"tl.load({place}, {masked}, other=0)" if masked else f"tl.load({place})"
+        policy = self._policies.get(self._position)
+        advice = f", eviction_policy={policy!r}" if policy else ""
+        rest = f", {masked}, other=0{advice}" if masked else advice
+        text = f"tl.load({place}{rest})"
         if dtype is torch.bool:
             text += ".to(tl.int1)"
         elif dtype.itemsize < 4 and dtype.is_floating_point:
