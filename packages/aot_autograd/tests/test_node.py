@@ -1,5 +1,6 @@
 """The autograd node of a compiled graph, in C and in Python: the same in all that a program can see."""
 
+import copy
 import gc
 import sys
 import threading
@@ -202,6 +203,19 @@ def test_compiled_parts_go_with_the_last_reference():
     del compiled
     gc.collect()
     assert not any(part() for part in parts)
+
+
+def test_what_is_compiled_is_copied_and_referred_to_as_functions_are(graph_runner):
+    module = aot_autograd.aot_module(torch.nn.Linear(3, 2), graph_runner)
+    module(torch.ones(1, 3)).sum().backward()
+    copied = copy.deepcopy(module)
+    copied(torch.ones(1, 3)).sum().backward()
+    assert copied.module.weight is not module.module.weight
+    assert torch.equal(module.module.weight.grad, torch.ones(2, 3))
+    assert torch.equal(copied.module.weight.grad, torch.ones(2, 3))
+    (call, _) = next(iter(module._compiled._compiled.values()))
+    assert weakref.ref(call)() is call
+    assert copy.copy(call) is call
 
 
 def test_from_several_threads(graph_runner):

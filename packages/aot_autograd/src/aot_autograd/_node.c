@@ -173,7 +173,7 @@ static PyObject *spread_of(PyObject *module, PyObject *args) {
 typedef struct {
   PyObject_HEAD
   vectorcallfunc vectorcall;
-  PyObject *apply, *python, *grad_mode, *transforms, *dict;
+  PyObject *apply, *python, *grad_mode, *transforms, *dict, *weak;
   Places differentiable;
 } Call;
 
@@ -235,10 +235,15 @@ static int call_clear(Call *self) {
 }
 static void call_dealloc(Call *self) {
   PyObject_GC_UnTrack(self);
+  if (self->weak) PyObject_ClearWeakRefs((PyObject *)self);
   call_clear(self);
   PyMem_Free(self->differentiable.at);
   Py_TYPE(self)->tp_free((PyObject *)self);
 }
+/* A copy of a function is the function. */
+static PyObject *call_copy(PyObject *self, PyObject *ignored) { return Py_NewRef(self); }
+static PyMethodDef call_methods[] = {
+    {"__copy__", call_copy, METH_NOARGS, NULL}, {"__deepcopy__", call_copy, METH_O, NULL}, {0}};
 static PyGetSetDef call_fields[] = {{"__dict__", PyObject_GenericGetDict, PyObject_GenericSetDict, NULL, NULL}, {0}};
 static PyTypeObject CallType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aot_autograd._node.Call",
@@ -247,6 +252,8 @@ static PyTypeObject CallType = {
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_HAVE_GC,
     .tp_vectorcall_offset = offsetof(Call, vectorcall),
     .tp_dictoffset = offsetof(Call, dict),
+    .tp_weaklistoffset = offsetof(Call, weak),
+    .tp_methods = call_methods,
     .tp_call = PyVectorcall_Call,
     .tp_new = call_new,
     .tp_traverse = (traverseproc)call_traverse,
