@@ -52,3 +52,27 @@ def test_any_length_is_trained():
     for length in (30, 40, 50):
         x = torch.randn(length, 2, 3)
         torch.testing.assert_close(step(compiled, module, x), step(module, module, x))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_layers_under_autocast_have_eagers_dtypes(kind):
+    """oneDNN takes an LSTM whole, in bfloat16; the others are loops, whose sums with states are float32."""
+    module = kind(3, 4, 2)
+    options = {"strict": True}
+    compiled = compile_api.compile(module, fullgraph=kind is nn.LSTM, options=options)
+    for length in (4, 9, 20) if kind is nn.LSTM else (4,):
+        x = torch.randn(length, 2, 3)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            expected, found = step(module, module, x), step(compiled, module, x)
+        torch.testing.assert_close(found, expected, atol=0.05, rtol=0.05)
+
+
+@pytest.mark.parametrize("length", [9, 40])
+def test_a_layer_of_bfloat16_is_trained(length):
+    """The library's own backward gives float32 here: what was promised to be bfloat16 was read as it."""
+    module = nn.LSTM(3, 4, 2, bidirectional=True).bfloat16()
+    compiled = compile_api.compile(module, fullgraph=True, options={"strict": True})
+    x = torch.randn(length, 2, 3, dtype=torch.bfloat16)
+    torch.testing.assert_close(
+        step(compiled, module, x), step(module, module, x), atol=0.05, rtol=0.05
+    )

@@ -164,13 +164,13 @@ def recurrent_layer(
     on_cpu = values.device.type == "cpu"
     if dropout and train and layers > 1 and not on_cpu:
         return None
+    if torch.is_autocast_enabled(values.device.type):
+        return _narrowed if on_cpu and _is_narrowed(kind, args) else None
     steps = values.shape[1 if batch_first else 0]
     rows = layers * (2 if bidirectional else 1)
     fused = kind == "lstm" and values.dtype in {torch.float32, torch.bfloat16}
     short = _SHORT if fused or not on_cpu else _SHORT_UNFUSED
     if isinstance(steps, int) and steps * rows <= short:
-        return None
-    if torch.is_autocast_enabled(values.device.type):
         return None
     return lambda *given: (_layers if on_cpu else _whole)(_Call(kind, *given))
 
@@ -198,6 +198,24 @@ class _Call:
     def turned(self, sequence: Any) -> Any:
         """Between the caller's order of time and batch and time first."""
         return sequence.transpose(0, 1) if self.batch_first else sequence
+
+
+def _is_narrowed(kind: str, args: tuple[Any, ...]) -> bool:
+    """Whether eager gives the layer to oneDNN on a CPU, whose operands autocast makes bfloat16."""
+    values, states = args[:2]
+    return (
+        kind == "lstm"
+        and torch.get_autocast_dtype("cpu") is torch.bfloat16
+        and values.dtype is torch.float32
+        and bool(states[0].shape[-1] == states[1].shape[-1])
+    )
+
+
+def _narrowed(values: Any, states: Any, weights: Any, *rest: Any) -> Any:
+    """An LSTM under autocast on a CPU: all of it in bfloat16, results too."""
+    narrow = torch.bfloat16
+    states, weights = [one.to(narrow) for one in states], [one.to(narrow) for one in weights]
+    return _layers(_Call("lstm", values.to(narrow), states, weights, *rest))
 
 
 def _whole(call: _Call) -> Any:

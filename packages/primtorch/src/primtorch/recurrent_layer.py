@@ -109,6 +109,8 @@ def _fused_backward(
     found = torch.ops.aten.mkldnn_rnn_layer_backward(
         *given, *results, *grads, reverse, _LSTM, width, layers, biased, True, False, [], False, workspace
     )  # fmt: skip
+    # The library computes gradients of half types in float32, which autograd would narrow.
+    found = [one.to(input.dtype) for one in found]
     grad_input, *grad_weights, grad_state, grad_cell = found
     if biased:  # both biases are added to the same gates: one gradient, handed out twice
         grad_weights[3] = grad_weights[3].clone()

@@ -7,12 +7,14 @@ own operator; both want row-major operands. Invariant: `fused` never holds where
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from inductor.ir.index import contiguous_stride
 from inductor.lowering.layouts import in_layout
+from inductor.lowering.pointwise import convert
 from inductor.lowering.registry import lowers
 from primtorch import fuses_lstm
 from primtorch.symbolic import bounds
@@ -94,12 +96,19 @@ def recurrent_layer_backward(
     width = state.shape[-1]
     given = _row_major(builder, (input, *weights, state, cell))
     of_input, of_state, of_cell, *of_weights = builder.fact
-    builder.fact = (of_input, *of_weights[:3], None, of_state, of_cell)
+    promised = (of_input, *of_weights[:3], of_state, of_cell)
+    # The library computes gradients of half types in float32, which autograd would narrow.
+    wide = [replace(fact, dtype=torch.float32) for fact in promised]
+    builder.fact = (*wide[:4], None, *wide[4:])
     settings = (reverse, LSTM_MODE, width, 1, True, True, False, (), False)
     found = builder.call(
         "vendor", _FUSED_BACKWARD, (*given, *results, *grads, *settings, workspace), {}, _REASON
     )
-    grad_input, first, second, bias, _, grad_first, grad_first_cell = found
+    made = []
+    for fact, value in zip(promised, (*found[:4], *found[5:]), strict=True):
+        builder.fact = fact
+        made.append(value if value.dtype == fact.dtype else convert(builder, value))
+    grad_input, first, second, bias, grad_first, grad_first_cell = made
     # both biases are added to the same gates: one gradient, handed out twice
     twin = builder.stored(builder.copy(bias))
     return grad_input, grad_first, grad_first_cell, first, second, bias, twin
