@@ -62,15 +62,44 @@ def test_what_is_predicted_to_be_saved_is_saved():
     assert measured[0.5] - given <= (measured[1.0] - given) / 2
 
 
-def test_a_peak_counts_views_once_and_parameters_never():
-    def function(x):
-        return x.sin().view(-1).exp().sum()
-
+def peaks_of(function, *inputs):
     compiled, cuts = cut_of(function)
-    compiled(leaf(8, 8))
-    predicted = aot_autograd.predicted_memory(cuts[0])
-    # x, sin(x) and its exponential at once: 3 * 256 bytes
-    assert predicted.forward_peak == 3 * 256
+    compiled(*inputs)
+    return aot_autograd.predicted_memory(cuts[0])
+
+
+def test_a_peak_counts_what_is_written_and_views_once():
+    # What stays inside of one kernel has no memory: the argument and the sum.
+    assert peaks_of(lambda x: x.sin().view(-1).exp().sum(), leaf(8, 8)).forward_peak == 256 + 4
+    # The argument, its sine, which the product reads, the product, and the result.
+    predicted = peaks_of(lambda x: (x.sin().view(8, 8) @ x.sin()).exp(), leaf(8, 8))
+    assert predicted.forward_peak == 4 * 256
+
+
+def test_a_predicted_backward_is_that_of_the_losses():
+    def function(x, w):
+        y = x @ w
+        return y.square().mean(), y
+
+    predicted = peaks_of(function, leaf(64, 64), leaf(64, 64))
+    # y saved and its gradient, then the gradients of both; no gradient of y comes from outside.
+    size = 64 * 64 * 4
+    assert 4 * size <= predicted.backward_peak <= 5 * size + 64
+
+
+def test_a_budget_is_used_up_and_never_exceeded():
+    inputs = [leaf(32, 32), *[leaf(32, 32) for _ in range(6)]]
+    kept = []
+    for step in range(21):
+        compiled, cuts = cut_of(layers, activation_memory_budget=step / 20)
+        compiled(*inputs)
+        kept.append(aot_autograd.predicted_memory(cuts[0]).saved)
+    assert kept == sorted(kept)
+    size = 32 * 32 * 4
+    for step, bytes_kept in enumerate(kept):
+        # The inputs are kept whatever the budget is; nothing is left that another value would fit into.
+        target = max(kept[0], step / 20 * kept[-1])
+        assert target - size < bytes_kept <= target
 
 
 def test_the_backward_owns_what_was_saved():

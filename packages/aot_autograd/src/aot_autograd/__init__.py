@@ -19,14 +19,13 @@ from aot_autograd.errors import (
     UnsupportedOperator,
     WireError,
 )
+from aot_autograd.memory import PredictedMemory, predicted_memory
 from aot_autograd.options import AotOptions
 from aot_autograd.partition import (
     Partition,
-    PredictedMemory,
     Saved,
     default_partition,
     min_cut_rematerialization_partition,
-    predicted_memory,
     split,
 )
 from aot_autograd.runtime import make_boxed_func

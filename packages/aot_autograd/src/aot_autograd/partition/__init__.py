@@ -7,16 +7,13 @@ values to save and lets `split` build the two graphs.
 """
 
 from aot_autograd.partition.default import default_partition
-from aot_autograd.partition.memory import PredictedMemory, predicted_memory
 from aot_autograd.partition.minimum_cut import min_cut_rematerialization_partition
 from aot_autograd.partition.split import Partition, Saved, split
 
 __all__ = [
     "Partition",
-    "PredictedMemory",
     "Saved",
     "default_partition",
     "min_cut_rematerialization_partition",
-    "predicted_memory",
     "split",
 ]

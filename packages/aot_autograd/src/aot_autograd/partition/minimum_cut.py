@@ -24,6 +24,7 @@ from aot_autograd.partition.split import (
     split,
     tangent_dependent,
 )
+from aot_autograd.partition.written import written_values
 
 _DEFAULT = AotOptions()
 _BISECTIONS = 10
@@ -85,7 +86,7 @@ class _Problem:
             item for item in joint_outputs(joint)[forward_outputs:] if isinstance(item, fx.Node)
         )
         direct -= late
-        written = _written(joint, late, forward_outputs)
+        written = written_values(joint, joint_outputs(joint)[:forward_outputs], late)
         operands = _operands(late)
         live = set(direct)
         for node in reversed(joint.graph.nodes):
@@ -195,10 +196,11 @@ class _Problem:
 
     def cut_within(self, target: float, full: list[fx.Node]) -> list[fx.Node]:
         """The cut with the least repeated work found that keeps at most `target` bytes."""
-        best, low, high = self.cut(0.0), 0.0, 1.0
+        best, low, high, above = self.cut(0.0), 0.0, 1.0, full
         while high < _HIGHEST_PRICE:
             saved = self.cut(high)
             if self.occupied(saved) > target:
+                above = saved
                 break
             best, low, high = saved, high, 8.0 * high
         for _ in range(_BISECTIONS):
@@ -207,8 +209,44 @@ class _Problem:
             if self.occupied(saved) <= target:
                 best, low = saved, middle
             else:
-                high = middle
-        return best if self.occupied(best) <= self.occupied(full) else full
+                above, high = saved, middle
+        if self.occupied(best) > self.occupied(full):
+            return full
+        # Between two prices a cut changes by large steps.
+        return self._filled(self._filled(best, above, target), full, target)
+
+    def _filled(self, saved: list[fx.Node], more: list[fx.Node], target: float) -> list[fx.Node]:
+        """A cut, and as much of another as still fits, what saves most work for its bytes first."""
+        number = {node: index for index, node in enumerate(self.nodes)}
+        kept = {number[node] for node in saved}
+        left = [
+            number[node]
+            for node in more
+            if number[node] not in kept and 0 < saved_bytes(node.meta["val"]) <= target
+        ]
+        left.sort(key=lambda index: -self.repeat[index] / max(1.0, self.save[index]))
+        for index in left:
+            tried = self._read_of({*kept, index}, number)
+            if self.occupied([self.nodes[one] for one in tried]) <= target:
+                kept = tried
+        return [node for index, node in enumerate(self.nodes) if index in kept]
+
+    def _read_of(self, saved: set[int], number: dict[fx.Node, int]) -> set[int]:
+        """Those saved values that the backward still reads, or computes something from."""
+        pending = [index for index, needed in enumerate(self.needed) if needed]
+        seen = set(pending)
+        found: set[int] = set()
+        while pending:
+            index = pending.pop()
+            if index in saved:
+                found.add(index)
+                continue
+            for source in self.nodes[index].all_input_nodes:
+                above = number[source]
+                if above not in seen:
+                    seen.add(above)
+                    pending.append(above)
+        return found
 
 
 def _memory_of(node: fx.Node) -> fx.Node:
@@ -249,32 +287,6 @@ def _operands(late: set[fx.Node]) -> set[fx.Node]:
         found.add(node)
         if node.op == "call_function" and kind_of(node) == "view":
             waiting.extend(node.all_input_nodes)
-    return found
-
-
-def _written(joint: fx.GraphModule, late: set[fx.Node], forward_outputs: int) -> set[fx.Node]:
-    """Values that the forward writes to memory whether they are saved or not.
-
-    Inputs, results of expensive operators, outputs, and what is still read after an expensive operator; everything
-    else may stay inside the kernel that computes it.
-    """
-    found = {item for item in joint_outputs(joint)[:forward_outputs] if isinstance(item, fx.Node)}
-    depth: dict[fx.Node, int] = {}
-    for node in joint.graph.nodes:
-        if node in late or node.op == "output":
-            continue
-        depth[node] = max((depth[source] for source in node.all_input_nodes), default=0)
-        if node.op != "call_function":
-            found.add(node)
-        elif kind_of(node) in ("expensive", "collective"):
-            depth[node] += 1
-            found.add(node)
-    for node, own in depth.items():
-        if any(depth.get(user, own) > own for user in node.users):
-            found.add(node)
-    for node in reversed(depth):
-        if node in found and node.op == "call_function" and kind_of(node) == "view":
-            found.update(node.all_input_nodes)
     return found
 
 
