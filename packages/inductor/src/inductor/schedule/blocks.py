@@ -34,8 +34,8 @@ SHORTEST_SIDE = 16
 FEWEST_ACCESSES = 4
 """Loads and stores at each point up to which a thread takes sixteen: their arithmetic overlaps, registers are left."""
 
-MOST_ACCESSES = 8
-"""The same with those of values that many points share: a channel's statistics, a bias."""
+MOST_ACCESSES = 6
+"""The same with those of what many points share, a channel's statistics, a bias: with eight 124 registers are taken."""
 
 MANY_POINTS = 4_000_000
 """From here on threads take more points, because there are programs enough."""
