@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.faults import require_programs
 from dynamo.machine.frame import Frame, bind
+from dynamo.values import attributes, calls
+from dynamo.values.generators import TracedGenerator
 from primtorch.errors import DataDependentError
 
 if TYPE_CHECKING:
@@ -161,8 +163,6 @@ class Machine:
         elif self.frames:
             frame.module_path = self.frames[-1].module_path
         if code.co_flags & _GENERATOR:
-            from dynamo.values.generators import TracedGenerator
-
             return TracedGenerator(self, frame)
         return self.run(frame)
 
@@ -170,8 +170,6 @@ class Machine:
         self, owner: Any, function: Any, kinds: tuple[Any, ...], args: Any, kwargs: dict[str, Any]
     ) -> Any:
         """What an object's `__torch_function__` makes of a call of torch."""
-        from dynamo.values import attributes, calls  # they register rules, which need this module
-
         method = attributes.load(self, owner, "__torch_function__")
         return calls.call(self, method, (function, kinds, args, dict(kwargs)), {})
 
