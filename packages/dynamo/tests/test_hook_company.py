@@ -1,6 +1,7 @@
 """The frame hook among others: torch's compiler in both orders, threads, errors, deep and odd frames."""
 
 import asyncio
+import copy
 import importlib
 import sys
 import threading
@@ -263,3 +264,16 @@ def test_torchs_evaluator_is_what_it_was(theirs):
         assert same(compiled(X), inner(X) + 1)
     assert seen == [before, before]
     assert callback() is before
+
+
+def test_a_module_is_copied_as_ever_after_torchs_compiler_ran(theirs):
+    """It puts functions of its own into `nn.Module`, which note each module that is made or copied."""
+    _, torch_compile = theirs
+    torch_compile(torch.nn.Linear(2, 2))(torch.ones(2))
+    layer = torch.nn.Linear(4, 4)
+
+    def program(x):
+        return copy.deepcopy(layer)(x) + copy.copy(layer)(x)
+
+    compiled = dynamo.optimize("eager", fullgraph=True, options=STRICT)(program)
+    assert same(compiled(X), program(X))

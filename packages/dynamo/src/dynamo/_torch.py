@@ -150,14 +150,15 @@ def autocast_cache_enabled() -> bool:
 
 
 def module_initialiser(found: Any) -> Any:
-    """The `nn.Module.__init__` that torch wrote, where `found` is what stands in its place.
+    """The `nn.Module.__init__` or `__setstate__` that torch wrote, where `found` is what stands in its place.
 
     torch's own compiler, once used, replaces it by one that also notes each new module in a table of
     its own; a module made by a captured program is nothing to that compiler.
     """
+    names = ("__init__", "__setstate__")
     while found.__module__ != torch.nn.Module.__module__:
         inner = [cell.cell_contents for cell in found.__closure__ or ()]
-        inner = [value for value in inner if getattr(value, "__name__", "") == "__init__"]
+        inner = [value for value in inner if getattr(value, "__name__", "") in names]
         if len(inner) != 1:
             break
         found = inner[0]

@@ -226,7 +226,7 @@ def _function(
             if function.__code__ is DISABLED_WRAPPER and _is_optimizers(function):
                 wrapper: Any = function
                 return call(machine, wrapper.__wrapped__, args, kwargs, resumable=resumable)
-            if function is torch.nn.Module.__init__:
+            if function in (torch.nn.Module.__init__, torch.nn.Module.__setstate__):
                 function = module_initialiser(function)
             if function.__globals__.get("__name__") in _REGION_MODULES or runs_in_python(
                 function.__globals__.get("__name__")

@@ -175,7 +175,7 @@ def _by_own_protocol(machine: Machine, value: Any, memo: dict[Any, Any] | None) 
     if memo is not None:
         state = deep_copy(machine, state, memo)
     if "__setstate__" in own:
-        machine.inline(own["__setstate__"], (made, state), {})
+        calls.call(machine, own["__setstate__"], (made, state), {})
     else:
         for name, item in operators.mapping_items(machine, state).items():
             made.__dict__[name] = session.resolve(item)
