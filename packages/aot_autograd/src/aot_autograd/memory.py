@@ -140,14 +140,21 @@ def _peak(graph: _Graph, *, frees: bool) -> int:
             default=order.get(node, -1),
         )
     dying: dict[int, int] = {}
+    own: set[tuple[int, int]] = set()
     for node, end in ends.items():
         root = _memory_of(node)
         if node is root and root not in graph.outputs and (frees or node.op != "placeholder"):
-            dying[end] = dying.get(end, 0) + _bytes_in(graph, node)
+            size = _bytes_in(graph, node)
+            dying[end] = dying.get(end, 0) + size
+            if node.op != "placeholder":
+                own.add((end, size))
     now = peak = sum(_own_bytes(node) for node in graph.inputs) - dying.get(-1, 0)
     for index, node in enumerate(graph.calls):
-        now += _bytes_in(graph, node)
-        peak = max(peak, now)
+        size = _bytes_in(graph, node)
+        now += size
+        # A pointwise kernel writes over an intermediate result that it is the last to read.
+        over = size if (index, size) in own and kind_of(node) == "pointwise" else 0
+        peak = max(peak, now - over)
         now -= dying.get(index, 0)
     return peak
 
