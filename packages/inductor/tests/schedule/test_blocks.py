@@ -69,17 +69,17 @@ def test_partial_sums_of_columns_are_as_many_as_programs_write(card):
     assert programs % card.units == 0
 
 
-def columns_beside_rows(shape, columns=1):
+def columns_beside_rows(shape, columns=1, dtype=torch.bfloat16):
     recorder = Recorder(shape[:1], shape[1:])
     (i,), (r,) = recorder.outer, recorder.inner
     recorder.stage("inner")
     place = shape[1] * i + r
-    value = recorder.load("x", place, F32)
+    value = recorder.load("x", place, dtype)
     for number in range(columns):
         recorder.accumulate(f"c{number}", r, value, F32, "sum")
-    recorder.store("y", place, value, F32)
+    recorder.store("y", place, value, dtype)
     names = {f"c{number}": ((shape[1],), F32) for number in range(columns)}
-    graph = graph_of(CUDA, x=(shape, F32), y=(shape, F32), **names)
+    graph = graph_of(CUDA, x=(shape, dtype), y=(shape, dtype), **names)
     return make_kernel("k0", recorder.finish(), graph.buffers, locals_=(), device=CUDA, nodes=())
 
 
@@ -96,6 +96,11 @@ def columns_beside_rows(shape, columns=1):
 def test_rows_with_sums_of_columns(shape, columns, warps, resident, ahead):
     blocks = choose_blocks(columns_beside_rows(shape, columns), H200)
     assert (blocks.warps, blocks.programs, blocks.ahead) == (warps, resident * H200.units, ahead)
+
+
+def test_rows_of_wide_operands_take_two_warps():
+    blocks = choose_blocks(columns_beside_rows((262144, 1024), dtype=F32), H200)
+    assert (blocks.warps, blocks.programs) == (2, 8 * H200.units)
 
 
 @pytest.mark.parametrize("shared", [2, 4, 6])

@@ -43,6 +43,9 @@ MANY_POINTS = 4_000_000
 WIDE_TILE = (128, 32)
 """Of large transpositions: 256 bytes of a half type in one direction, 64 in the other."""
 
+LIGHT_ROW = 6
+"""Bytes of an element's own operands up to which a warp holds 32 elements and a sum of columns: more spilled."""
+
 TALL_TURNS = 64
 """Rows that each program of a sum over columns takes, from which on there are twice as many programs."""
 
@@ -246,22 +249,36 @@ def _rows(
         and (points is None or points >= 4 * card.units * outer * 2)
     ):
         outer *= 2
-    warps = _warps_of_rows(kernel, inner * outer, accumulates)
+    light = accumulates == 1 and _row_bytes(kernel) <= LIGHT_ROW
+    warps = _warps_of_rows(kernel, inner * outer, light=light)
     if not accumulates:
         return Blocks("persistent", outer, inner, 1, warps, 1, 0)
     # Each program leaves a row of partial results, and as many fit a multiprocessor as its registers hold sums. There
     # are twice as many of one warp where each has rows enough that its sums are little beside them.
-    tall = accumulates == 1 and outer == 1 and (points or 0) >= TALL_TURNS * 16 * card.units
+    tall = light and outer == 1 and (points or 0) >= TALL_TURNS * 16 * card.units
     resident = max(1, min(16 if tall else 8, LONGEST_ROW // (inner * accumulates)))
     rows = 4 * card.units if points is None else -(-points // outer)
     programs = max(min(resident * card.units, rows), 1)
-    ahead = 1 if accumulates == 1 and outer > 1 and inner <= 256 else 0
+    ahead = 1 if light and outer > 1 and inner <= 256 else 0
     return Blocks("persistent", outer, inner, 1, warps, 1, programs, ahead)
 
 
-def _warps_of_rows(kernel: Kernel, elements: int, accumulates: int) -> int:
-    """Of a program that holds so many elements of rows."""
-    if elements <= 256 or (accumulates == 1 and elements <= 1024):
+def _row_bytes(kernel: Kernel) -> int:
+    """Bytes of what each element of a row has for itself, read and written."""
+    outer = set(outer_symbols(kernel.body.ranges))
+    sizes = {argument.buffer: argument.dtype.itemsize for argument in kernel.arguments}
+    touched = {
+        (operation.buffer, operation.index)
+        for _, operation, stage in kernel.body.operations()
+        if stage.level == "inner" and operation.buffer in sizes and operation.index is not None
+        if not outer.isdisjoint(free_symbols(operation.index))
+    }
+    return sum(sizes[buffer] for buffer, _ in touched if buffer is not None)
+
+
+def _warps_of_rows(kernel: Kernel, elements: int, *, light: bool) -> int:
+    """Of a program that holds so many elements of rows; light ones are held by a single warp with a sum of columns."""
+    if elements <= 256 or (light and elements <= 1024):
         return 1
     if elements <= 1024:
         return 2
