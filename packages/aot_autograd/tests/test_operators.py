@@ -94,3 +94,22 @@ def test_gradients_that_aten_counts_by_data_are_traced(agree):
         return filled, torch.masked_scatter(x, x > 5, source)
 
     agree(function, make, decompositions=decomposition_table("inductor"))
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_batch_norm_without_statistics_mutates_nothing_and_is_taken_apart(agree, learned):
+    from primtorch import decomposition_table
+
+    compared = agree(
+        lambda weight, gain: torch.nn.functional.batch_norm(
+            weight.reshape(1, 4, -1), None, None, weight=gain, training=True, momentum=0.0
+        ),
+        lambda: [
+            torch.arange(24.0).view(4, 6).sin().requires_grad_(learned),
+            torch.ones(4).requires_grad_(learned),
+        ],
+        decompositions=decomposition_table("inductor"),
+        exact=False,
+    )
+    graph = (compared.forwards or compared.inferences)[0].graph
+    assert not [node for node in graph.nodes if "batch_norm" in str(node.target)]

@@ -44,17 +44,24 @@ class HiddenMutation:
         results: Number of ordinary results.
         mutated: Argument positions of the mutated tensors.
         training: Argument position of the flag without which nothing is mutated.
-        order: Argument positions in the order in which `functional` takes them.
+        alone: The overload for training without those arguments, which takes the others.
     """
 
     functional: OpOverload
     results: int
     mutated: tuple[int, ...]
     training: int
+    alone: OpOverload
 
 
 HIDDEN_MUTATIONS: dict[OpOverload, HiddenMutation] = {
-    operator: HiddenMutation(aten._native_batch_norm_legit_functional.default, 3, (3, 4), 5)
+    operator: HiddenMutation(
+        aten._native_batch_norm_legit_functional.default,
+        3,
+        (3, 4),
+        5,
+        aten._native_batch_norm_legit.no_stats,
+    )
     for operator in (
         aten.native_batch_norm.default,
         aten.miopen_batch_norm.default,
@@ -71,6 +78,9 @@ def hidden_mutation(
     names = [argument.name for argument in operator._schema.arguments]
     args = args + tuple(kwargs[name] for name in names[len(args) :] if name in kwargs)
     mutated = [args[position] for position in rule.mutated]
+    if args[rule.training] and all(tensor is None for tensor in mutated):
+        others = [arg for position, arg in enumerate(args) if position not in rule.mutated]
+        return context.handle(rule.alone, tuple(others), {})
     if not args[rule.training] or mutated[0] is None:
         result = context.decomposed(operator, args, {})
         return context.record(operator, args, {}) if result is NotImplemented else result
