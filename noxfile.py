@@ -398,14 +398,15 @@ def compiled_operators(session: nox.Session) -> None:
 
 @nox.session
 def symbolic_operators(session: nox.Session) -> None:
-    """Small calls of torch's operators compiled with symbolic sizes, against eager at three sizes; minutes.
+    """Small calls of torch's operators with symbolic sizes at three sizes, and with six floats, against eager; minutes.
 
-    The report, `complete_run.json`, is committed beside the script.
+    The reports, `complete_run.json` and `complete_numbers.json`, are committed beside the scripts.
     """
     _prepare(session, *PACKAGES)
-    script = Path("packages/compile_api/tests/symbolic_operators/run.py")
-    report = str(script.with_name("complete_run.json"))
-    session.run("python", str(script), "--json", report, *session.posargs)
+    folder = Path("packages/compile_api/tests/symbolic_operators")
+    for script, report in (("run", "complete_run"), ("run_numbers", "complete_numbers")):
+        written = str(folder / f"{report}.json")
+        session.run("python", str(folder / f"{script}.py"), "--json", written, *session.posargs)
 
 
 @nox.session

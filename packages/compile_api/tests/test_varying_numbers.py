@@ -135,3 +135,17 @@ def test_second_derivatives_take_the_number_as_it_is():
         for x, run in ((found.requires_grad_(), compiled), (expected.requires_grad_(), function)):
             run(x, y, beta).backward()
         torch.testing.assert_close(found.grad, expected.grad)
+
+
+def test_integers_are_filled_with_a_float_that_varies():
+    def function(x, mask, number):
+        return x.masked_fill(mask, number), torch.where(mask, x, number)
+
+    compiled = strictly(function)
+    x = torch.arange(6)
+    for number in (0.3, 1.7, 2.5, -4.2):
+        for found, expected in zip(
+            compiled(x, x > 2, number), function(x, x > 2, number), strict=True
+        ):
+            assert torch.equal(found, expected)
+            assert found.dtype is expected.dtype

@@ -24,6 +24,7 @@ __all__ = [
     "elementwise",
     "promote_dtypes",
     "real_dtype",
+    "real_part",
     "result_dtype",
 ]
 
@@ -139,6 +140,11 @@ def result_dtype(*operands: object, kind: Promotion = Promotion.SAME) -> torch.d
     if kind is Promotion.FLOAT and not (promoted.is_floating_point or promoted.is_complex):
         return torch.get_default_dtype()
     return promoted
+
+
+def real_part(number: Any) -> Any:
+    """The real part of a Python number; a symbolic one is real."""
+    return number.real if isinstance(number, complex) else number
 
 
 def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

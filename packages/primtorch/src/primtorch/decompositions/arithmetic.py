@@ -7,7 +7,14 @@ import math
 import torch
 from torch import Tensor
 
-from primtorch.promotion import Promotion, cast, computation_dtype, elementwise, result_dtype
+from primtorch.promotion import (
+    Promotion,
+    cast,
+    computation_dtype,
+    elementwise,
+    real_part,
+    result_dtype,
+)
 from primtorch.registry import decomposes, overload
 
 aten = torch.ops.aten
@@ -435,7 +442,7 @@ def masked_fill(self: Tensor, mask: Tensor, value: Number) -> Tensor:
     """`value` where the mask holds, the tensor's own dtype kept."""
     if not (self.dtype.is_floating_point or self.dtype.is_complex) and self.dtype is not torch.bool:
         limits = torch.iinfo(self.dtype)
-        if not limits.min <= value.real <= limits.max:
+        if not limits.min <= real_part(value) <= limits.max:
             name = str(self.dtype).removeprefix("torch.")
             raise RuntimeError(f"value cannot be converted to type {name}_t without overflow")
     return _masked_fill(self, mask, constant(self, value))

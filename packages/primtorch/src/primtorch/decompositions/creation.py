@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from primtorch.decompositions.views import contiguous_copy
-from primtorch.promotion import cast, computation_dtype
+from primtorch.promotion import cast, computation_dtype, real_part
 from primtorch.registry import decomposes
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def linspace(start: Number, end: Number, steps: int, **options: Any) -> Tensor:
         return aten.full.default([steps], start, **options)
     index = aten.arange.start_step(0, steps, 1, dtype=torch.int64, device=options.get("device"))
     if not (dtype.is_floating_point or dtype.is_complex):
-        return _integral_linspace(int(start.real), int(end.real), steps, index, dtype)
+        return _integral_linspace(int(real_part(start)), int(real_part(end)), steps, index, dtype)
     return _between(index, start, end, steps, dtype)
 
 
@@ -195,7 +195,8 @@ def _linspace_of_tensors(
     index = aten.arange.start_step(0, steps, 1, dtype=torch.int64, device=device)
     if not (dtype.is_floating_point or dtype.is_complex):
         whole = [
-            cast(v, torch.int64) if isinstance(v, Tensor) else int(v.real) for v in (start, end)
+            cast(v, torch.int64) if isinstance(v, Tensor) else int(real_part(v))
+            for v in (start, end)
         ]
         return _integral_linspace(whole[0], whole[1], steps, index, dtype)
     computation = computation_dtype(dtype)

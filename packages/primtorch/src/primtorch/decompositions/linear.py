@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from primtorch.decompositions.views import reshaped
-from primtorch.promotion import cast, computation_dtype, result_dtype
+from primtorch.promotion import cast, computation_dtype, real_part, result_dtype
 from primtorch.registry import decomposes
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ def _blend(self: Tensor, product: Tensor, beta: Number, alpha: Number) -> Tensor
     """beta * self + alpha * product in the addend's dtype; half types are summed in float32 and rounded once."""
     result = self.dtype
     if not (result.is_floating_point or result.is_complex):
-        beta, alpha = (
-            int(one) if isinstance(one, torch.SymFloat) else int(one.real) for one in (beta, alpha)
-        )
+        beta, alpha = int(real_part(beta)), int(real_part(alpha))
     computation = computation_dtype(result)
     out = cast(product, computation)
     if alpha != 1:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from primtorch.decompositions.views import reshaped, wrapped
-from primtorch.promotion import cast, computation_dtype, real_dtype
+from primtorch.promotion import cast, computation_dtype, real_dtype, real_part
 from primtorch.registry import decomposes
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def linalg_vector_norm(
         raise RuntimeError(
             f"linalg.vector_norm: Expected a floating point or complex tensor as input. Got {_name(self.dtype)}"
         )
-    order = ord if isinstance(ord, torch.SymFloat) else float(ord.real)
+    order = ord if isinstance(ord, torch.SymFloat) else float(real_part(ord))
     dims = _all_dims(self, dim)
     result = real_dtype(dtype or self.dtype)
     computation = computation_dtype(dtype or self.dtype)
