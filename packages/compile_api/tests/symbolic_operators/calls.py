@@ -439,7 +439,6 @@ PINNED = {
     "triu indices": "the operator takes numbers",
     **{f"{kind}_window": "the operator takes a number"
        for kind in ("hamming", "hann", "bartlett", "blackman", "kaiser")},
-    "stft": "C++ asks for sizes as numbers",
     "F.embedding_bag": "the number of bags is asked for as a number",
     "F.interpolate bicubic": "a size from a factor is rounded in C++",
     "unravel_index": "torch's Python makes a tensor of the shape's products",

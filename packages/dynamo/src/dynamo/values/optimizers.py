@@ -204,7 +204,7 @@ def _extreme(function: Any, better: Callable[[Any, Any], Any]) -> None:
     plain = RULES[function]
 
     def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        numbers = all(type(one) in (int, float) or _is_factor(one) for one in args)
+        numbers = all(type(one) in (int, float, torch.SymFloat) or _is_factor(one) for one in args)
         tensors = any(type(one) is FakeTensor for one in args)
         if len(args) < 2 or kwargs or not (numbers and tensors and _in_optimizer(machine)):
             return plain(machine, args, kwargs)
