@@ -37,7 +37,7 @@ _PURE_MODULES = frozenset(
         "_collections", "collections", "_struct", "re", "_sre", "string", "_string", "unicodedata",
         "numbers", "fractions", "decimal", "_decimal", "typing", "types", "abc", "_abc", "enum",
         "textwrap", "_bisect", "bisect", "_heapq", "heapq", "statistics", "zlib",
-        "binascii", "hashlib", "_hashlib", "_sha512", "_sha2", "datetime",
+        "binascii", "hashlib", "_hashlib", "datetime",
     }
 )  # fmt: skip
 _IMPURE_BUILTINS: frozenset[Any] = frozenset(

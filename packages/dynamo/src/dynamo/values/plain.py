@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.values import operators
-from dynamo.values.rules import RULES, rule
+from dynamo.values.rules import RULES, UNRULED, rule
 from dynamo.values.wrap import is_constant
 
 if TYPE_CHECKING:
@@ -113,6 +113,15 @@ def _on_generator(name: str) -> None:
         if (name == "seed" and given in ((), (None,))) or not all(map(is_constant, given)):
             raise GraphBreak(BreakReason.OUTSIDE_EFFECT, "a generator is seeded by the system")
         return method(generator, *given)
+
+
+@rule(random.Random.seed)
+def _seed(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    generator, *given = operators.plain_numbers(args)
+    made_here = machine.session.is_created(generator) and type(generator) is random.Random
+    if not made_here or not given or given[0] is None or kwargs or not all(map(is_constant, given)):
+        return UNRULED
+    return random.Random.seed(generator, *given)  # of a text it imports a hash
 
 
 for _name in ("seed", "random", "getrandbits", "getstate", "setstate"):
