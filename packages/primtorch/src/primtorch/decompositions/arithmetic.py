@@ -162,6 +162,8 @@ def rshift_scalar(self: Tensor, other: Number) -> Tensor:
 @elementwise()
 def addcmul(self: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
     """self + value * tensor1 * tensor2."""
+    if isinstance(value, float) and not (self.dtype.is_floating_point or self.dtype.is_complex):
+        value = int(value)  # eager's kernel holds it in the tensors' own dtype
     product = tensor1 * tensor2 if value == 1 else tensor1 * value * tensor2
     return self + product
 
@@ -437,6 +439,9 @@ def where_scalar_self(condition: Tensor, self: Number, other: Tensor) -> Tensor:
     return aten.where.self(condition, _number_tensor(other, self), other)
 
 
+_HALVES = {torch.float16: "c10::Half", torch.bfloat16: "c10::BFloat16"}
+
+
 @decomposes(aten.masked_fill.Scalar)
 def masked_fill(self: Tensor, mask: Tensor, value: Number) -> Tensor:
     """`value` where the mask holds, the tensor's own dtype kept."""
@@ -445,6 +450,9 @@ def masked_fill(self: Tensor, mask: Tensor, value: Number) -> Tensor:
         if not limits.min <= real_part(value) <= limits.max:
             name = str(self.dtype).removeprefix("torch.")
             raise RuntimeError(f"value cannot be converted to type {name}_t without overflow")
+    half = _HALVES.get(self.dtype)
+    if half is not None and torch.finfo(self.dtype).max < abs(value) < math.inf:
+        raise RuntimeError(f"value cannot be converted to type {half} without overflow")
     return _masked_fill(self, mask, constant(self, value))
 
 

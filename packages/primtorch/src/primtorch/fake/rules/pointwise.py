@@ -128,9 +128,48 @@ _for_overloads(
 )
 _for_overloads(_truth, "isposinf isneginf isinf isnan isfinite logical_not signbit", "default")
 
+
+def _refuse_alpha(dtype: torch.dtype, alpha: Any) -> None:
+    """Raises what eager raises for a factor that the result's dtype has no room for."""
+    if isinstance(alpha, bool) and dtype is not torch.bool:
+        raise RuntimeError("Boolean alpha only supported for Boolean results.")
+    if isinstance(alpha, float) and not (dtype.is_floating_point or dtype.is_complex):
+        raise RuntimeError(
+            "For integral input tensors, argument alpha must not be a floating point number."
+        )
+
+
+def _added(sizes: Sizes, x: Any, other: Any, alpha: Any = 1) -> TensorMeta:
+    """Operands and a factor of the second."""
+    result = _same(sizes, x, other)
+    _refuse_alpha(result.dtype, alpha)
+    return result
+
+
+def _subtracted(sizes: Sizes, x: Any, other: Any, alpha: Any = 1) -> TensorMeta:
+    """As `_added`; eager takes no truth values apart."""
+    bools = [
+        one.dtype is torch.bool if isinstance(one, TensorMeta) else isinstance(one, bool)
+        for one in (x, other)
+    ]
+    if all(bools):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with two bool tensors is not supported. Use the `^` or "
+            "`logical_xor()` operator instead."
+        )
+    if any(bools):
+        raise RuntimeError(
+            "Subtraction, the `-` operator, with a bool tensor is not supported. If you are trying "
+            "to invert a mask, use the `~` or `logical_not()` operator instead."
+        )
+    return _added(sizes, x, other, alpha)
+
+
+_for_overloads(_added, "add", "Tensor Scalar Scalar_Tensor")
+_for_overloads(_subtracted, "sub rsub", "Tensor Scalar Scalar_Tensor")
 _for_overloads(
     _same,
-    """add sub mul rsub remainder fmod bitwise_and bitwise_or bitwise_xor
+    """mul remainder fmod bitwise_and bitwise_or bitwise_xor
     bitwise_left_shift bitwise_right_shift __and__ __or__ __xor__ __lshift__ __rshift__
     floor_divide""",
     "Tensor Scalar Scalar_Tensor",
