@@ -12,6 +12,7 @@ from __future__ import annotations
 import datetime as dt
 import platform
 import statistics
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from benchmarks.models.times import PEER, TIME_ROWS, read_times
 
 ROOT = Path(__file__).parents[2]
 ROWS = Path(__file__).parent / "rows.jsonl"
+PEER_ROWS = Path(__file__).parent / "peer_rows.jsonl"  # ours, eager and torch.compile in turns
 PAGE = ROOT / "docs" / "models.md"
 IMAGES = ROOT / "docs" / "images"
 LARGER = 1.05
@@ -34,7 +36,7 @@ Row = dict[str, Any]
 
 def joined() -> list[Row]:
     """The rows in the registry's order; a phase holds its times beside its verdict."""
-    checked, times = read_rows(ROWS), read_times(TIME_ROWS)
+    checked, times, beside = read_rows(ROWS), read_times(TIME_ROWS), read_times(PEER_ROWS)
     rows = [
         checked[name] for name in REGISTRY if name in checked and "skipped" not in checked[name]
     ]
@@ -46,10 +48,25 @@ def joined() -> list[Row]:
                 row[phase] = {
                     **part,
                     "times_fault": timed.get("fault", ""),
-                    "peer": timed.get(PEER, {}),
+                    **{key: value for key, value in timed.items() if key != "fault"},
+                    **_beside(beside.get((row["name"], phase), {})),
                 }
-                row[phase].update((key, value) for key, value in timed.items() if key != "fault")
     return rows
+
+
+def _beside(row: Row) -> Row:
+    """What a row with torch.compile says of it; ours' first call on that machine beside it."""
+    found: Row = {"peer": row.get(PEER, {})}
+    if row.get("cold_cpu_s") and found["peer"]:
+        found["peer"] = {**found["peer"], "ours_cold_cpu_s": row["cold_cpu_s"]}
+    return {**found, **{key: value for key, value in row.items() if key.startswith("torch ")}}
+
+
+def _machines(path: Path) -> str:
+    """On what a file's rows were measured, the commonest first."""
+    rows = [row for row in read_times(path).values() if "processor" in row]
+    counted = Counter(f"{row['processor']}, torch {row['times_torch']}" for row in rows)
+    return "; ".join(f"{name} ({count} rows)" for name, count in counted.most_common())
 
 
 def _parts(rows: list[Row], phase: str) -> list[tuple[str, Row]]:
@@ -62,8 +79,9 @@ def _memory(part: Row) -> float | None:
 
 def _colder(part: Row) -> float | None:
     """torch.compile's first call over ours, in processor time; the peer that was stopped has none."""
-    theirs = part["peer"].get("cold_cpu_s")
-    return theirs / part["cold_cpu_s"] if theirs and part.get("cold_cpu_s") else None
+    peer = part["peer"]
+    theirs, ours = peer.get("cold_cpu_s"), peer.get("ours_cold_cpu_s")
+    return theirs / ours if theirs and ours else None
 
 
 def _ratio(part: Row, system: str) -> str:
@@ -324,9 +342,10 @@ def report(rows: list[Row], date: str, plots: list[str]) -> str:
         " near to float64 as eager's (1.5 times its error, or 2e-5); *unstable* where a tensor meets that only beside"
         " eager's own other results: without oneDNN, on two threads, with channels last, and with weights and inputs"
         " moved by half a unit in their last place. Cold is the first call with empty caches, seconds of processor time"
-        " with all compilers' (other jobs ran on the machine); the steady times of eager, ours and torch.compile are"
-        " processor time, taken in turns in one process (21 of torch.compile's inferences in a process of their own,"
-        " paired with eager); at these sizes the overhead of calls weighs much. A training step is forward, backward"
+        " with all compilers'; the steady times are processor time, taken in turns in one process; at these sizes the"
+        f" overhead of calls weighs much. Beside eager alone, and memory: {_machines(TIME_ROWS)}; other jobs ran there."
+        f" Beside torch.compile, several models at once, a core each: {_machines(PEER_ROWS)}. What is told of"
+        " torch.compile is paired with ours of that run. A training step is forward, backward"
         " and fresh gradients."),
         "",
         *(f"- {line}" for line in headline(rows)),
