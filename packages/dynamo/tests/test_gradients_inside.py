@@ -58,6 +58,20 @@ def test_a_hook_is_registered_by_one_break():
     assert not any("_backward_hooks" in text for text in breaks)
 
 
+def test_lazy_conjugates_are_asked_for_real():
+    import torch
+
+    def call(x):
+        if x.is_conj():
+            return torch.view_as_real(x.resolve_conj()) * 2
+        return torch.view_as_real(x * 1)
+
+    compiled = dynamo.optimize("eager", options=STRICT)(call)
+    x = torch.complex(torch.arange(3.0), torch.ones(3))
+    for given in (x.conj(), x, x.conj()):
+        assert same(compiled(given), call(given))
+
+
 def test_what_eager_refuses_is_refused():
     import torch
 

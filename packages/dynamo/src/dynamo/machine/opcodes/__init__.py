@@ -17,6 +17,7 @@ from dynamo.values import copies as _copies  # registers its rules
 from dynamo.values import distributed as _distributed  # registers its rules
 from dynamo.values import functions as _functions  # registers its rules
 from dynamo.values import gradients as _gradients  # registers its rules
+from dynamo.values import lazy_bits as _lazy_bits  # registers its rules
 from dynamo.values import locks as _locks  # registers its rules
 from dynamo.values import module_hooks as _module_hooks  # registers its rules
 from dynamo.values import optimizers as _optimizers  # registers its rules
@@ -42,6 +43,7 @@ assert all(
         _module_hooks,
         _optimizers,
         _plain,
+        _lazy_bits,
         _pullbacks,
         _real_numbers,
         _regions,
