@@ -33,3 +33,18 @@ def test_a_seed_decides_what_is_drawn(options):
         torch.manual_seed(0)
         for one, other in zip(first, seeded(x), strict=True):
             torch.testing.assert_close(one, other)
+
+
+def test_drawn_slopes_are_those_of_the_gradient():
+    def gradient(function, x):
+        torch.manual_seed(3)
+        result = function(x)
+        return result.detach(), *torch.autograd.grad(result.sum(), x)
+
+    def slopes(x):
+        return torch.nn.functional.rrelu(x, 0.1, 0.3, training=True)
+
+    compiled = compile_api.compile(slopes, options={"fallback_random": True, "strict": True})
+    x = torch.linspace(-3, 3, 12, requires_grad=True)
+    for want, got in zip(gradient(slopes, x), gradient(compiled, x), strict=True):
+        assert torch.equal(want, got)

@@ -230,7 +230,7 @@ PINNED_NUMBERS = {
     "int": "an integer is made of the number",
     "interpolate scale": "a size is made of the number",
     "round": "rounding to decimals takes the number",
-    "rrelu train": "the slopes are drawn between numbers in C++, and their gradient is another under fallback_random",
+    "rrelu train": "the slopes are drawn between numbers in C++",
     "foreach lerp": "the derivative of lists takes the number in C++",
     "foreach pow": "the derivative of lists takes the number in C++",
 }

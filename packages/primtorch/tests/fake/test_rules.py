@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 
@@ -118,3 +119,15 @@ def test_attention_on_the_cpu_in_every_order_of_dimensions(make, dtype, causal):
     if make is not _widths_first:  # that order is left to the operators that attention is made of
         assert any("flash_attention_for_cpu" in name for name in comparison.right)
     assert not comparison.wrong
+
+
+def test_a_rule_gives_as_many_results_as_its_operator():
+    wrong = {}
+    for op, rule in RULES.items():
+        promised = str(inspect.signature(rule).return_annotation)
+        if promised == "TensorMeta" or promised.startswith("tuple[TensorMeta"):
+            given = [str(result.type) for result in op._schema.returns]
+            if given != ["Tensor"] * promised.count("TensorMeta") and "..." not in promised:
+                wrong[str(op)] = (promised, given)
+    assert not wrong
+    assert len(RULES) > 500

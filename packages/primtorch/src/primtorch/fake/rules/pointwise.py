@@ -97,11 +97,20 @@ _for_overloads(
     _kept,
     """relu sign sgn ceil floor trunc frac bitwise_not positive square conj_physical nan_to_num
     hardtanh hardswish hardsigmoid elu celu leaky_relu gelu silu mish softplus softshrink
-    hardshrink threshold relu6 rrelu_with_noise_functional _conj_physical fill
+    hardshrink threshold relu6 _conj_physical fill
     _prelu_kernel""",
     "default",
 )
 _for_overloads(_kept, "round", "default decimals")
+
+
+@shape_rule("rrelu_with_noise_functional")
+def rrelu_with_noise_functional(
+    sizes: Sizes, x: TensorMeta, noise: TensorMeta, *options: Any, **more: Any
+) -> tuple[TensorMeta, TensorMeta]:
+    """The result, and the slopes that were drawn."""
+    del options, more
+    return _kept(sizes, x), _kept(sizes, noise)
 
 
 @shape_rule("neg")
