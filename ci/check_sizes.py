@@ -1,8 +1,7 @@
 """Reports how large the shipped source is, and what outgrew a reader.
 
-Files of about 800 lines and functions of about 80 are the wish; beyond the limits below a file holds
-two ideas, a function does two things. Out: a line per package, the largest offenders, exit status 1
-beyond a limit.
+Beyond the limits below a file holds two ideas, a function does two things. Out: a line per package, then
+what is too long, with exit status 1.
 """
 
 from __future__ import annotations
@@ -12,8 +11,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FILE_WISH, FILE_LIMIT = 800, 1100
-FUNCTION_WISH, FUNCTION_LIMIT = 80, 140
+FILE_LIMIT, FUNCTION_LIMIT = 800, 80
+NATIVE_LIMIT = 1000  # a C extension is one file: what it keeps to itself can't be shared
 
 
 def functions(path: Path) -> list[tuple[int, str]]:
@@ -30,35 +29,29 @@ def functions(path: Path) -> list[tuple[int, str]]:
 
 def main() -> int:
     """Prints the report."""
-    long_files: list[tuple[int, str]] = []
-    long_functions: list[tuple[int, str]] = []
+    too_long: list[tuple[int, str]] = []
     total = 0
     for package in sorted((ROOT / "packages").iterdir()):
         paths = sorted((package / "src").rglob("*.py"))
-        lengths = {path: len(path.read_text().splitlines()) for path in paths}
-        native = sum(
-            len(path.read_text().splitlines())
-            for path in (package / "src").rglob("*")
-            if path.suffix in {".c", ".h", ".cpp"}
-        )
-        total += sum(lengths.values()) + native
+        native = [p for p in (package / "src").rglob("*") if p.suffix in {".c", ".h", ".cpp"}]
+        lengths = {path: len(path.read_text().splitlines()) for path in (*paths, *native)}
+        in_c = sum(map(lengths.__getitem__, native))
+        total += sum(lengths.values())
         print(
-            f"{package.name:14} {len(paths):4} files {sum(lengths.values()):6} lines, {native} of C"
+            f"{package.name:14} {len(paths):4} files {sum(lengths.values()) - in_c:6} lines, "
+            f"{in_c} of C"
         )
-        long_files += [(n, str(p.relative_to(ROOT))) for p, n in lengths.items() if n > FILE_WISH]
+        too_long += [
+            (length, str(path.relative_to(ROOT)))
+            for path, length in lengths.items()
+            if length > (FILE_LIMIT if path.suffix == ".py" else NATIVE_LIMIT)
+        ]
         for path in paths:
-            long_functions += [found for found in functions(path) if found[0] > FUNCTION_WISH]
+            too_long += [found for found in functions(path) if found[0] > FUNCTION_LIMIT]
     print(f"{'in all':14} {total:17} lines")
-    for what, found, limit in (
-        ("file", long_files, FILE_LIMIT),
-        ("function", long_functions, FUNCTION_LIMIT),
-    ):
-        for length, place in sorted(found, reverse=True):
-            print(f"{'TOO LONG' if length > limit else 'long'} {what}: {length} lines, {place}")
-    return int(
-        any(length > FILE_LIMIT for length, _ in long_files)
-        or any(length > FUNCTION_LIMIT for length, _ in long_functions)
-    )
+    for length, place in sorted(too_long, reverse=True):
+        print(f"TOO LONG: {length} lines, {place}")
+    return int(bool(too_long))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import torch
 
 import dynamo
 from dynamo.graph.recorder import Recorder
-from dynamo.values import attributes, operators, rules, wrap
+from dynamo.values import attributes, rules, subscripts, wrap
 
 X = torch.arange(1.0, 4.0)
 
@@ -90,10 +90,10 @@ def in_a_generator(x):
 PLACES = {
     "attributes": (attributes, "load", asks),
     "attributes, with a default": (attributes, "load", asks_with_default),
-    "length": (operators, "length", catches_all),
+    "length": (subscripts, "length", catches_all),
     "wrapping": (wrap, "_container", catches_all),
     "call": (rules.RULES, max, in_a_generator),
-    "sorting": (operators, "subscript", catches_one),
+    "sorting": (subscripts, "subscript", catches_one),
     "recorder": (Recorder, "intercept", catches_one),
 }
 
@@ -101,7 +101,7 @@ PLACES = {
 def inject(monkeypatch, place, fault):
     """Put the fault where capture's own code would have it: in a file of this package."""
     owner, name, _ = PLACES[place]
-    code = fault.__code__.replace(co_filename=operators.__file__)
+    code = fault.__code__.replace(co_filename=subscripts.__file__)
     broken = type(fault)(code, fault.__globals__, fault.__name__)
     if isinstance(owner, dict):
         monkeypatch.setitem(owner, name, broken)
@@ -117,7 +117,7 @@ def test_a_fault_is_no_exception_of_the_program(monkeypatch, caplog, place, faul
     program = PLACES[place][2]
     expected = program(X)
     inject(monkeypatch, place, FAULTS[fault])
-    with pytest.raises(dynamo.InternalError, match=r"operators\.py:\d+"):
+    with pytest.raises(dynamo.InternalError, match=r"subscripts\.py:\d+"):
         dynamo.optimize("eager", options=dynamo.DynamoOptions(strict=True))(program)(X)
     compiled = dynamo.optimize("eager")(program)
     with caplog.at_level(logging.WARNING, logger="dynamo"):
@@ -126,7 +126,7 @@ def test_a_fault_is_no_exception_of_the_program(monkeypatch, caplog, place, faul
     warnings = [record.getMessage() for record in caplog.records]
     assert len(warnings) == 1
     assert "fault of the compiler" in warnings[0]
-    assert "operators.py:" in warnings[0]
+    assert "subscripts.py:" in warnings[0]
     assert "test_own_faults.py" in warnings[0]
 
 

@@ -42,9 +42,9 @@ _OURS = (
     "LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR", "DELETE_ATTR", "LOAD_SUPER_ATTR", "LOAD_GLOBAL", "LOAD_NAME",
     "LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_DEREF", "IMPORT_NAME", "IMPORT_FROM",
 )  # fmt: skip
-# Functions of `values.operators` whose own subscripts are the program's.
+# Functions of `values.subscripts` whose own subscripts are the program's.
 _SUBSCRIPTS = frozenset(
-    {"subscript", "store_subscript", "delete_subscript", "_dict_item", "list_search"}
+    {"subscript", "store_subscript", "delete_subscript", "dict_item", "list_search"}
 )
 _MISFIT = re.compile(r"^([\w.<>]+)\(\) (missing|takes|got)")
 

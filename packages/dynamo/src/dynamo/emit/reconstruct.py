@@ -31,9 +31,9 @@ from dynamo.graph.tensor_classes import as_class, is_traced
 from dynamo.source import ConstantSource
 from dynamo.values.arrays import TracedArray
 from dynamo.values.generators import TracedCallable, TracedGenerator
+from dynamo.values.iteration import SequenceIterator, UserIterator
 from dynamo.values.iterators import AheadIterator
 from dynamo.values.lifetimes import is_held
-from dynamo.values.operators import SequenceIterator, UserIterator
 from dynamo.values.references import PROXIES, CalledBack
 from dynamo.values.shadows import Lazy
 from primtorch.fake import FakeTensor

@@ -21,7 +21,7 @@ from dynamo._torch import DISABLED_WRAPPER, module_initialiser
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
 from dynamo.source import AttributeSource, ConstantSource
-from dynamo.values import attributes, modules, operators, unread
+from dynamo.values import asked, attributes, iteration, modules, subscripts, unread
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
 from dynamo.values.native import call_native
@@ -74,7 +74,7 @@ OTHER_COMPILER = "torch._dynamo.eval_frame"
 # What their constructors take is all they are.
 _VALUES = (tuple, frozenset, str, int, float)
 # Their methods are the interpreter's own.
-_STAND_INS = (TracedGenerator, AheadIterator, operators.UserIterator, operators.SequenceIterator)
+_STAND_INS = (TracedGenerator, AheadIterator, iteration.UserIterator, iteration.SequenceIterator)
 _TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _MARKS = (
     "_torchdynamo_disable",
@@ -352,7 +352,7 @@ def _object(
         return call(machine, method, tuple(rest), {})
     if kind is operator.itemgetter:
         keys = function.__reduce__()[1]
-        found = tuple(operators.subscript(machine, args[0], key) for key in keys)
+        found = tuple(subscripts.subscript(machine, args[0], key) for key in keys)
         return found[0] if len(keys) == 1 else found
     if isinstance(function, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return call_native(machine, function, args, kwargs)
@@ -402,9 +402,9 @@ def keyword_arguments(machine: Machine, mapping: Any) -> dict[str, Any]:
     """The mapping of `f(**mapping)` as names and values."""
     if not mapping:
         if isinstance(mapping, dict):
-            operators.guard_keys(machine, mapping)
+            asked.guard_keys(machine, mapping)
         return {}
-    found = operators.mapping_items(machine, mapping)
+    found = subscripts.mapping_items(machine, mapping)
     resolve = machine.session.resolve
     for name in found:
         if not isinstance(name, str):
@@ -516,7 +516,7 @@ def allocate(
         made: Any = cls.__new__(cls, *args)
     elif issubclass(cls, tuple | frozenset):
         maker: Any = cls.__new__
-        made = maker(cls, *(tuple(operators.iterate(machine, a)) for a in args[:1]))
+        made = maker(cls, *(tuple(iteration.iterate(machine, a)) for a in args[:1]))
     elif issubclass(cls, str | int | float):
         made = _value(machine, cls, args, {} if python_init else kwargs)
     elif python_init or not args:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dynamo.errors import BreakReason, GraphBreak
-from dynamo.values import attributes, operators
+from dynamo.values import attributes, iteration, subscripts
 from dynamo.values.rules import attributes_trusted, rule, type_of
 
 if TYPE_CHECKING:
@@ -104,8 +104,8 @@ def _type(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if len(args) != 3:
         raise TypeError("type() takes 1 or 3 arguments")
     name, bases, namespace = args
-    given = operators.mapping_items(machine, namespace)
-    return make(machine, type, name, tuple(operators.iterate(machine, bases)), given, kwargs)
+    given = subscripts.mapping_items(machine, namespace)
+    return make(machine, type, name, tuple(iteration.iterate(machine, bases)), given, kwargs)
 
 
 def make(
@@ -207,7 +207,7 @@ def _library_class(maker: Any) -> None:
 
 def _known(machine: Machine, value: Any) -> Any:
     if isinstance(value, list | tuple):
-        return type(value)(_known(machine, item) for item in operators.iterate(machine, value))
+        return type(value)(_known(machine, item) for item in iteration.iterate(machine, value))
     return value
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.errors import BreakReason, GraphBreak
-from dynamo.values import attributes, calls, operators
+from dynamo.values import asked, attributes, calls, subscripts
 from dynamo.values.arrays import TracedArray
 from dynamo.values.rules import rule
 from dynamo.values.wrap import is_constant
@@ -166,7 +166,7 @@ def _by_own_protocol(machine: Machine, value: Any, memo: dict[Any, Any] | None) 
         session.keep(value)
     if "__getstate__" in own:
         state = machine.inline(own["__getstate__"], (value,), {})
-        operators.force(machine, state)
+        asked.force(machine, state)
     elif _slots(kind):
         raise GraphBreak(BreakReason.UNSUPPORTED_CALL, f"a {kind.__qualname__} has slots")
     else:
@@ -177,7 +177,7 @@ def _by_own_protocol(machine: Machine, value: Any, memo: dict[Any, Any] | None) 
     if "__setstate__" in own:
         calls.call(machine, own["__setstate__"], (made, state), {})
     else:
-        for name, item in operators.mapping_items(machine, state).items():
+        for name, item in subscripts.mapping_items(machine, state).items():
             made.__dict__[name] = session.resolve(item)
     return made
 
@@ -208,7 +208,7 @@ def _made_again(
     if attributes.special(type(made), "__setstate__") is not None:
         calls.call(machine, attributes.load(machine, made, "__setstate__"), (state,), {})
         return made
-    for name, item in operators.mapping_items(machine, state).items():
+    for name, item in subscripts.mapping_items(machine, state).items():
         attributes.store(machine, made, name, machine.session.resolve(item))
     return made
 
@@ -240,7 +240,7 @@ def _empty(machine: Machine, value: Any) -> Any:
 def _fill(machine: Machine, value: Any, made: Any, copied: Any) -> Any:
     session = machine.session
     if isinstance(value, dict):
-        operators.force(machine, value)
+        asked.force(machine, value)
         put = (
             collections.OrderedDict.__setitem__
             if isinstance(value, collections.OrderedDict)
@@ -249,7 +249,7 @@ def _fill(machine: Machine, value: Any, made: Any, copied: Any) -> Any:
         for key in list(value.keys()) if type(value) is dict else list(dict.keys(value)):
             put(made, copied(key), copied(dict.__getitem__(value, key)))
     elif isinstance(value, list):
-        operators.force(machine, value)
+        asked.force(machine, value)
         list.extend(made, [copied(item) for item in list.__iter__(value)])
     elif isinstance(value, set):
         set.update(made, {copied(item) for item in set.__iter__(value)})

@@ -21,7 +21,7 @@ from dynamo.graph.tensor_classes import is_traced, traced_in
 from dynamo.graph.wrappers import record_whole
 from dynamo.guards import Guard, GuardKind
 from dynamo.source import ConstantSource
-from dynamo.values import operators
+from dynamo.values import iteration
 from dynamo.values.states import NAMED_RULES
 from dynamo.values.wrap import is_constant
 from primtorch.fake import FakeTensor
@@ -75,7 +75,7 @@ def _fixed(machine: Machine, value: Any) -> Any:
     if is_traced(value) or is_constant(value):
         return value
     if type(value) in (list, tuple):
-        return type(value)([_fixed(machine, item) for item in operators.iterate(machine, value)])
+        return type(value)([_fixed(machine, item) for item in iteration.iterate(machine, value)])
     session = machine.session
     source = session.source_of(value)
     if source is not None and not session.is_created(value):

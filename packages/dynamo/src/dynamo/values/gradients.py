@@ -14,7 +14,7 @@ import torch
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.graph import gradients
 from dynamo.guards import Guard, GuardKind
-from dynamo.values import attributes, operators
+from dynamo.values import attributes, iteration
 from dynamo.values.rules import rule
 from primtorch.fake import FakeTensor
 
@@ -36,7 +36,7 @@ def _several(machine: Machine, value: Any, what: str, *, absent: bool = False) -
     if type(value) is FakeTensor:
         found = [value]
     elif isinstance(value, tuple | list):
-        found = list(operators.iterate(machine, value))
+        found = list(iteration.iterate(machine, value))
     else:
         raise _stop(f"{what} has a {type(value).__qualname__}")
     kinds = machine.session.recorder.kinds

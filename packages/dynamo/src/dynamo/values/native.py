@@ -18,7 +18,7 @@ import torch
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.graph.tensor_classes import is_traced
-from dynamo.values import operators, unread
+from dynamo.values import asked, iteration, operators, subscripts, unread
 from dynamo.values.attributes import class_attribute, special
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
@@ -66,8 +66,8 @@ _TEXTS = (str, bytes, int, float, complex, bool, bytearray, range, slice)
 _ITERATOR_TYPES: tuple[type, ...] = (
     zip, map, filter, enumerate, reversed, type(iter([])), type(iter(())), type(iter({})),
     AheadIterator, type(iter({}.values())), type(iter({}.items())), type(iter(range(0))), type(iter(set())),
-    type({}.keys()), type({}.values()), type({}.items()), TracedGenerator, operators.UserIterator,
-    operators.SequenceIterator, type(iter("")), type(reversed([])),
+    type({}.keys()), type({}.values()), type({}.items()), TracedGenerator, iteration.UserIterator,
+    iteration.SequenceIterator, type(iter("")), type(reversed([])),
     type(collections.OrderedDict().keys()), type(collections.OrderedDict().values()),
     type(collections.OrderedDict().items()), type(iter(collections.OrderedDict())),
 )  # fmt: skip
@@ -207,17 +207,17 @@ def _container_method(
     rest = args if bound else args[1:]
     if isinstance(owner, dict):
         if name in _KEYLESS and rest:
-            found = operators.contains_plain(machine, owner, rest[0])
+            found = subscripts.contains_plain(machine, owner, rest[0])
             if name == "__getitem__":
-                return operators.dict_item(machine, owner, rest[0])
+                return subscripts.dict_item(machine, owner, rest[0])
             if name == "__contains__":
                 return found
         elif name == "setdefault" and rest:
-            operators.contains_plain(machine, owner, rest[0])
+            subscripts.contains_plain(machine, owner, rest[0])
         elif name == "__setitem__" and rest:
-            operators.note_write(machine, owner, operators.as_key(machine, rest[0]))
+            asked.note_write(machine, owner, operators.as_key(machine, rest[0]))
         else:
-            operators.guard_keys(machine, owner)
+            asked.guard_keys(machine, owner)
         if name in _KEYED and rest:
             rest = (operators.as_key(machine, rest[0]), *rest[1:])
         if name == "__init__" and rest and isinstance(owner, collections.defaultdict):
@@ -236,7 +236,7 @@ def _container_method(
     shadow = session.unread.get(id(owner))
     if shadow is not None:
         if name in ("extend", "extendleft", "update"):
-            rest = tuple(list(operators.iterate(machine, item)) for item in rest)
+            rest = tuple(list(iteration.iterate(machine, item)) for item in rest)
             shadow = session.unread.get(id(owner))  # the arguments may have been the same container
         if shadow is not None:
             frame = machine.frames[-1]
@@ -249,13 +249,13 @@ def _container_method(
         if base is list and name == "sort" and not rest:
             from dynamo.values.sorting import own_order  # it calls this module
 
-            operators.force(machine, owner)
+            asked.force(machine, owner)
             ordered = own_order(machine, list(list.__iter__(owner)), kwargs)
             if ordered is not None:
                 return list.__setitem__(owner, slice(None), ordered)
         if base is list and name in ("index", "remove", "count"):
-            return operators.list_search(machine, owner, name, rest)
-        operators.force(machine, owner)
+            return subscripts.list_search(machine, owner, name, rest)
+        asked.force(machine, owner)
         if base is not set:
             operators.check_plain_contents(machine, owner)
         rest, kwargs = native_arguments(machine, function, rest, kwargs)
@@ -273,7 +273,7 @@ def _resolved(session: Any, result: Any) -> Any:
 
 def _mapping_argument(machine: Machine, value: Any) -> Any:
     if isinstance(value, dict) or hasattr(value, "keys"):
-        return operators.mapping_items(machine, value)
+        return subscripts.mapping_items(machine, value)
     return _iterable_argument(machine, value)
 
 
@@ -282,7 +282,7 @@ def _iterable_argument(machine: Machine, value: Any) -> Any:
     machine.session.check_iterator(value)
     if kind in (list, tuple, str, range, set, frozenset) or isinstance(value, _ITERATOR_TYPES):
         return value
-    return operators.iterate(machine, value)
+    return iteration.iterate(machine, value)
 
 
 def native_arguments(
@@ -301,12 +301,12 @@ def _argument(machine: Machine, value: Any) -> Any:
         return value
     if kind is list or kind is tuple:
         if kind is list:
-            operators.force(machine, value)
+            asked.force(machine, value)
         for item in value:
             _check_item(machine, item)
         return value
     if isinstance(value, dict):
-        operators.force(machine, value)
+        asked.force(machine, value)
         return value
     if isinstance(value, (set, frozenset, slice, BaseException, *_ITERATOR_TYPES)):
         return value
@@ -318,7 +318,7 @@ def _argument(machine: Machine, value: Any) -> Any:
     ):
         return TracedCallable(machine, value)
     if special(kind, "__iter__") is not None:
-        return operators.get_iterator(machine, value)
+        return iteration.get_iterator(machine, value)
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return value
     if kind.__module__.partition(".")[0] in _PURE_MODULES or is_constant(value):
@@ -342,7 +342,7 @@ def _check_item(machine: Machine, item: Any) -> None:
         return
     if kind is list or kind is tuple:
         if kind is list:
-            operators.force(machine, item)
+            asked.force(machine, item)
         for inner in item:
             _check_item(machine, inner)
         return
@@ -368,10 +368,10 @@ def _tensor_argument(machine: Machine, value: Any) -> Any:
     if kind is tuple:
         return tuple(_tensor_argument(machine, item) for item in value)
     if kind is list:
-        operators.force(machine, value)
+        asked.force(machine, value)
         return [_tensor_argument(machine, item) for item in value]
     if isinstance(value, dict):
-        operators.force(machine, value)
+        asked.force(machine, value)
         return value
     if isinstance(value, _ITERATOR_TYPES):
         return value

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.errors import BreakReason, GraphBreak
-from dynamo.values import operators
+from dynamo.values import iteration
 from dynamo.values.native import call_native
 from dynamo.values.rules import RULES
 from dynamo.values.states import NAMED_RULES
@@ -94,7 +94,7 @@ def _with_tensor_scales(function: Any, term: Callable[..., Any]) -> None:
         )
         if not tensors or len(args) + len(kwargs) != 4:
             return call_native(machine, function, args, kwargs)
-        targets, first, second = (list(operators.iterate(machine, one)) for one in args[:3])
+        targets, first, second = (list(iteration.iterate(machine, one)) for one in args[:3])
         for number, (target, one, other) in enumerate(zip(targets, first, second, strict=True)):
             _, wide = _dtypes(target, one, other)
             target.add_(term(scales[number], one.to(wide), other.to(wide)))
@@ -152,7 +152,7 @@ def _lists_with_tensor_factor(name: str) -> None:
         factor = kwargs.get("alpha")
         if not (_is_factor(factor) and len(args) == 2 and len(kwargs) == 1):
             return call_native(machine, function, args, kwargs)
-        targets, added = (list(operators.iterate(machine, one)) for one in args)
+        targets, added = (list(iteration.iterate(machine, one)) for one in args)
         if not all(
             type(one) is FakeTensor and one.is_floating_point() for one in (*targets, *added)
         ):
@@ -237,7 +237,7 @@ def _lerp_lists(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any])
     weights = args[2] if len(args) == 3 else None
     tensors = type(weights) is list and any(map(_is_factor, weights))
     if tensors and _in_optimizer(machine):
-        lists = (list(operators.iterate(machine, one)) for one in args)
+        lists = (list(iteration.iterate(machine, one)) for one in args)
         for operands in zip(*lists, strict=True):
             _interpolated(*operands)
         return args[0]
@@ -262,7 +262,7 @@ def _without_decisions(module: str, name: str) -> None:
         session.guard_function_code(function)
         if given.get("capturable") or given.get("differentiable"):
             return machine.inline(function, args, kwargs)
-        counts = list(operators.iterate(machine, given["state_steps"]))
+        counts = list(iteration.iterate(machine, given["state_steps"]))
         if not all(type(one) is FakeTensor and one.is_floating_point() for one in counts):
             return machine.inline(function, args, kwargs)
         exact = [one.double() for one in counts]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.utils import rnn
 
-from dynamo.values import attributes, operators
+from dynamo.values import attributes, iteration
 from dynamo.values.rules import UNRULED, rule
 from primtorch.fake import FakeTensor
 
@@ -58,7 +58,7 @@ def _call(machine: Machine, function: Any, *args: Any, **kwargs: Any) -> Any:
 def _known_lengths(machine: Machine, lengths: Any) -> tuple[int, ...] | None:
     if not isinstance(lengths, list | tuple):
         return None
-    found = tuple(operators.iterate(machine, lengths))
+    found = tuple(iteration.iterate(machine, lengths))
     if not found or not all(type(length) is int and length > 0 for length in found):
         return None
     return found
@@ -132,7 +132,7 @@ def _pack_several(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any
     given = _arguments(("sequences", "enforce_sorted"), args, kwargs)
     if not isinstance(given.get("sequences"), list | tuple):
         return UNRULED
-    sequences = list(operators.iterate(machine, given.get("sequences")))
+    sequences = list(iteration.iterate(machine, given.get("sequences")))
     lengths = [one.shape[0] if type(one) is FakeTensor and one.dim() else None for one in sequences]
     if _known_lengths(machine, lengths) is None:
         return UNRULED

@@ -18,7 +18,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from dynamo.errors import BreakReason, GraphBreak
-from dynamo.values import operators
+from dynamo.values import asked, operators
 from dynamo.values.rules import RULES, UNRULED, rule
 from dynamo.values.wrap import is_constant
 
@@ -45,7 +45,7 @@ def _json(function: Callable[..., Any]) -> None:
     @rule(function)
     def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for value in (*args, *kwargs.values()):
-            operators.force(machine, value)
+            asked.force(machine, value)
         given = operators.plain_numbers(args), operators.plain_numbers(kwargs)
         if not _is_data(machine, given[0]) or not _is_data(machine, given[1]):
             return machine.inline(function, args, kwargs)  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ import torch
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.faults import require_programs
-from dynamo.values import attributes, operators, text
+from dynamo.values import asked, attributes, iteration, operators, subscripts, text
 from dynamo.values.arrays import TracedArray, type_of_array
 from dynamo.values.attributes import MISSING, special
 from dynamo.values.iterators import AheadIterator
@@ -268,7 +268,7 @@ def _container_new(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, An
     cls, *rest = args
     base = next(base for base in _BASES if issubclass(cls, base))
     if base is tuple:
-        rest = [tuple(operators.iterate(machine, item)) for item in rest]
+        rest = [tuple(iteration.iterate(machine, item)) for item in rest]
     return machine.session.created(base.__new__(cls, *rest))
 
 
@@ -337,7 +337,7 @@ def _text(name: str, function: Any) -> None:
         if kind in CONSTANTS or isinstance(value, type | types.ModuleType):
             return function(value)
         if isinstance(value, list | tuple | dict | set | frozenset | collections.deque):
-            operators.force(machine, value)
+            asked.force(machine, value)
             _check_text(machine, value)
             return function(operators.plain_numbers(value))
         if attributes.class_attribute(kind, "__repr__") is not object.__repr__:
@@ -363,7 +363,7 @@ def _check_text(machine: Machine, value: Any) -> None:
         if isinstance(item, FakeTensor):
             raise GraphBreak(BreakReason.DATA_DEPENDENT_VALUE, "a tensor is turned into text")
         if isinstance(item, list | tuple | dict | set | frozenset):
-            operators.force(machine, item)
+            asked.force(machine, item)
             _check_text(machine, item)
         elif special(type(item), "__repr__") is not None and type(item).__module__ != "enum":
             raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "the text of an object is needed")
@@ -412,7 +412,7 @@ _number(float, "__float__")
 
 @rule(len)
 def _len(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return operators.length(machine, *args)
+    return subscripts.length(machine, *args)
 
 
 @rule(iter)
@@ -421,13 +421,13 @@ def _iter(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
         from dynamo.values.generators import TracedCallable
 
         return iter(TracedCallable(machine, args[0]), args[1])
-    return operators.get_iterator(machine, args[0])
+    return iteration.get_iterator(machine, args[0])
 
 
 @rule(next)
 def _next(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
-        return operators.advance(machine, args[0])
+        return iteration.advance(machine, args[0])
     except StopIteration:
         if len(args) > 1:
             return args[1]
@@ -436,18 +436,18 @@ def _next(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
 
 @rule(list)
 def _list(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return list(operators.iterate(machine, args[0])) if args else []
+    return list(iteration.iterate(machine, args[0])) if args else []
 
 
 @rule(tuple)
 def _tuple(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return tuple(operators.iterate(machine, args[0])) if args else ()
+    return tuple(iteration.iterate(machine, args[0])) if args else ()
 
 
 def _hashed(cls: type) -> None:
     @rule(cls)
     def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        items = operators.iterate(machine, args[0]) if args else ()
+        items = iteration.iterate(machine, args[0]) if args else ()
         return cls([operators.as_key(machine, item) for item in items])
 
 
@@ -462,11 +462,11 @@ def _mapping(cls: type) -> None:
             return cls(**kwargs)
         first = args[0]
         if isinstance(first, dict) or hasattr(first, "keys"):
-            found = operators.mapping_items(machine, first)
+            found = subscripts.mapping_items(machine, first)
         else:
             found = {}
-            for pair in operators.iterate(machine, first):
-                key, value = operators.take(machine, pair, 3)
+            for pair in iteration.iterate(machine, first):
+                key, value = iteration.take(machine, pair, 3)
                 found[operators.as_key(machine, key)] = value
         return cls(found, **kwargs)
 
@@ -477,18 +477,18 @@ _mapping(collections.OrderedDict)
 
 @rule(any)
 def _any(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return any(operators.truth(machine, item) for item in operators.iterate(machine, args[0]))
+    return any(operators.truth(machine, item) for item in iteration.iterate(machine, args[0]))
 
 
 @rule(all)
 def _all(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return all(operators.truth(machine, item) for item in operators.iterate(machine, args[0]))
+    return all(operators.truth(machine, item) for item in iteration.iterate(machine, args[0]))
 
 
 @rule(sum)
 def _sum(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     total = args[1] if len(args) > 1 else kwargs.get("start", 0)
-    for item in operators.iterate(machine, args[0]):
+    for item in iteration.iterate(machine, args[0]):
         total = operators.binary(machine, operator.add, total, item)
     return total
 
@@ -498,7 +498,7 @@ def _extreme(function: Any, comparison: Any) -> None:
     def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if not args:
             raise TypeError(f"{function.__name__} expected at least 1 argument, got 0")
-        items = list(args) if len(args) > 1 else list(operators.iterate(machine, args[0]))
+        items = list(args) if len(args) > 1 else list(iteration.iterate(machine, args[0]))
         key = kwargs.get("key")
         if not items:
             if "default" in kwargs:
@@ -531,14 +531,14 @@ def _reversed(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if method is not None:
         return machine.inline(method, (value,), {})
     if isinstance(value, dict):
-        operators.guard_keys(machine, value)
+        asked.guard_keys(machine, value)
         return reversed(value)
     if isinstance(value, FakeTensor):
         return value.flip(0)
     if special(type(value), "__getitem__") is not None:
         return iter(
-            [operators.subscript(machine, value, i)
-             for i in range(operators.length(machine, value) - 1, -1, -1)]
+            [subscripts.subscript(machine, value, i)
+             for i in range(subscripts.length(machine, value) - 1, -1, -1)]
         )  # fmt: skip
     return reversed(value)
 
@@ -572,17 +572,17 @@ for _function in operators._REFLECTED:
 
 @rule(operator.getitem)
 def _getitem(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return operators.subscript(machine, *args)
+    return subscripts.subscript(machine, *args)
 
 
 @rule(operator.setitem)
 def _setitem(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    operators.store_subscript(machine, *args)
+    subscripts.store_subscript(machine, *args)
 
 
 @rule(operator.contains)
 def _contains(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return operators.contains(machine, *args)
+    return subscripts.contains(machine, *args)
 
 
 @rule(operator.truth)
@@ -644,7 +644,7 @@ def _signature(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def _translation(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     function = bytes.maketrans if isinstance(args[0], bytes) else str.maketrans
     for item in args:
-        operators.force(machine, item)
+        asked.force(machine, item)
     return function(*operators.plain_numbers(args), **kwargs)
 
 

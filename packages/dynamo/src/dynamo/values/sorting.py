@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
-from dynamo.values import operators
+from dynamo.values import iteration, operators
 from dynamo.values.attributes import special
 from dynamo.values.native import call_native
 from dynamo.values.rules import rule
@@ -59,6 +59,6 @@ def _is_own(item: Any) -> bool:
 def _sorted(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if len(args) != 1 or set(kwargs) - {"key", "reverse"}:
         return call_native(machine, sorted, args, kwargs)
-    items = [machine.session.resolve(item) for item in operators.iterate(machine, args[0])]
+    items = [machine.session.resolve(item) for item in iteration.iterate(machine, args[0])]
     found = own_order(machine, items, kwargs)
     return call_native(machine, sorted, (items,), kwargs) if found is None else found

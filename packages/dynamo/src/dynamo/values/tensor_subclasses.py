@@ -22,7 +22,7 @@ from dynamo.graph.tensor_classes import (
 )
 from dynamo.graph.wrappers import last_node, made_since, record_made
 from dynamo.source import ConstantSource
-from dynamo.values import attributes, operators
+from dynamo.values import attributes, iteration
 from dynamo.values.regions import OpenState, leave_state
 from dynamo.values.rules import RULES, rule, type_of
 from primtorch.fake import FakeTensor
@@ -44,7 +44,7 @@ _AS_IS = torch.overrides.get_default_nowrap_functions
 def _default_override(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a subclass inherits: the function itself, its tensors as the subclass."""
     cls, function, kinds, *rest = _bound(args, kwargs)
-    if not all(issubclass(cls, kind) for kind in operators.iterate(machine, kinds)):
+    if not all(issubclass(cls, kind) for kind in iteration.iterate(machine, kinds)):
         return NotImplemented
     recorder = machine.session.recorder
     before = last_node(recorder)
@@ -71,7 +71,7 @@ def _without_overrides(machine: Machine, function: Any, args: Any, kwargs: Any) 
     from dynamo.values import calls
 
     overrides = machine.session.recorder.overrides
-    values = tuple(operators.iterate(machine, args))
+    values = tuple(iteration.iterate(machine, args))
     named = calls.keyword_arguments(machine, kwargs) if kwargs else {}
     overrides.off += 1
     try:

@@ -18,7 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dynamo.graph import carve
-from dynamo.values import operators
+from dynamo.values import asked
 from dynamo.values.regions import refuse
 from dynamo.values.rules import rule
 from primtorch import regions
@@ -176,7 +176,7 @@ def _flat(machine: Machine, value: Any) -> tuple[list[Any], Any]:
 def _read(machine: Machine, value: Any) -> None:
     """Resolve what containers from outside hold, at any depth."""
     if isinstance(value, list | dict):
-        operators.force(machine, value)
+        asked.force(machine, value)
     if isinstance(value, list | tuple | dict):
         for item in value.values() if isinstance(value, dict) else value:
             _read(machine, item)

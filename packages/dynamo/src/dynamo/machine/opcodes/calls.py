@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dynamo.machine.program import opcode
-from dynamo.values import calls, groups, operators
+from dynamo.values import calls, groups, iteration, operators
 from dynamo.versions import NULL, NULL_FIRST
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def call_function_ex(machine: Machine, frame: Frame, op: Op) -> None:
         stack.pop()
         function = stack.pop()
     if type(args) is not tuple:
-        args = tuple(operators.iterate(machine, args))
+        args = tuple(iteration.iterate(machine, args))
     session = machine.session
     values = tuple(session.resolve(value) for value in args)
     names = calls.keyword_arguments(machine, kwargs)

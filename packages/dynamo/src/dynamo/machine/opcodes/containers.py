@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynamo.faults import require_programs
 from dynamo.machine.program import opcode
-from dynamo.values import attributes, calls, operators
+from dynamo.values import attributes, calls, iteration, operators, subscripts
 
 if TYPE_CHECKING:
     from dynamo.machine.frame import Frame
@@ -99,14 +99,14 @@ def map_add(machine: Machine, frame: Frame, op: Op) -> None:
 def list_extend(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., list, .., iterable] -> [.., list, ..]"""
     iterable = frame.stack.pop()
-    frame.stack[-op.arg].extend(operators.iterate(machine, iterable))
+    frame.stack[-op.arg].extend(iteration.iterate(machine, iterable))
 
 
 @opcode("SET_UPDATE", breaks=True)
 def set_update(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., set, .., iterable] -> [.., set, ..]"""
     iterable = frame.stack.pop()
-    for value in operators.iterate(machine, iterable):
+    for value in iteration.iterate(machine, iterable):
         operators.check_hashable(machine, value)
         frame.stack[-op.arg].add(value)
 
@@ -115,7 +115,7 @@ def set_update(machine: Machine, frame: Frame, op: Op) -> None:
 def dict_update(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., dict, .., mapping] -> [.., dict, ..]"""
     mapping = frame.stack.pop()
-    frame.stack[-op.arg].update(operators.mapping_items(machine, mapping))
+    frame.stack[-op.arg].update(subscripts.mapping_items(machine, mapping))
 
 
 @opcode("DICT_MERGE", breaks=True)
@@ -123,7 +123,7 @@ def dict_merge(machine: Machine, frame: Frame, op: Op) -> None:
     """The same for `f(**mapping)`: a repeated name is an error"""
     mapping = frame.stack.pop()
     target = frame.stack[-op.arg]
-    for key, value in operators.mapping_items(machine, mapping).items():
+    for key, value in subscripts.mapping_items(machine, mapping).items():
         if key in target:
             raise TypeError(f"got multiple values for keyword argument '{key}'")
         target[key] = value
@@ -134,7 +134,7 @@ def unpack_sequence(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., sequence] -> [.., last, .., first]"""
     count = op.arg
     value = frame.stack.pop()
-    items = operators.take(machine, value, count + 1)
+    items = iteration.take(machine, value, count + 1)
     if len(items) < count:
         raise ValueError(f"not enough values to unpack (expected {count}, got {len(items)})")
     if len(items) > count:
@@ -147,7 +147,7 @@ def unpack_sequence(machine: Machine, frame: Frame, op: Op) -> None:
 def unpack_ex(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., sequence] -> the items, with a list for the starred one"""
     before, after = op.arg & 0xFF, op.arg >> 8
-    items = list(operators.iterate(machine, frame.stack.pop()))
+    items = list(iteration.iterate(machine, frame.stack.pop()))
     if len(items) < before + after:
         raise ValueError(
             f"not enough values to unpack (expected at least {before + after}, got {len(items)})"
@@ -162,7 +162,7 @@ def unpack_ex(machine: Machine, frame: Frame, op: Op) -> None:
 @opcode("GET_LEN", breaks=True)
 def get_len(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., value] -> [.., value, len(value)]"""
-    frame.stack.append(operators.length(machine, frame.stack[-1]))
+    frame.stack.append(subscripts.length(machine, frame.stack[-1]))
 
 
 @opcode("MATCH_MAPPING")
@@ -186,10 +186,10 @@ def match_keys(machine: Machine, frame: Frame, op: Op) -> None:
     mapping, keys = frame.stack[-2:]
     values = []
     for key in keys:
-        if not operators.contains(machine, mapping, key):
+        if not subscripts.contains(machine, mapping, key):
             frame.stack.append(None)
             return
-        values.append(operators.subscript(machine, mapping, key))
+        values.append(subscripts.subscript(machine, mapping, key))
     frame.stack.append(tuple(values))
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynamo.machine.program import opcode
-from dynamo.values import operators
+from dynamo.values import iteration, operators
 from dynamo.versions import PY312, PY313
 
 if TYPE_CHECKING:
@@ -72,13 +72,13 @@ def jump_if_true_or_pop(machine: Machine, frame: Frame, op: Op) -> None:
 @opcode("GET_ITER", breaks=True)
 def get_iter(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., iterable] -> [.., iterator]"""
-    frame.stack.append(operators.get_iterator(machine, frame.stack.pop()))
+    frame.stack.append(iteration.get_iterator(machine, frame.stack.pop()))
 
 
 @opcode("GET_YIELD_FROM_ITER", breaks=True)
 def get_yield_from_iter(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., iterable] -> [.., iterator]"""
-    frame.stack.append(operators.get_iterator(machine, frame.stack.pop()))
+    frame.stack.append(iteration.get_iterator(machine, frame.stack.pop()))
 
 
 @opcode("FOR_ITER", breaks=True)
@@ -86,7 +86,7 @@ def for_iter(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., iterator] -> [.., iterator, value], or past the loop"""
     stack = frame.stack
     try:
-        value = operators.advance(machine, stack[-1])
+        value = iteration.advance(machine, stack[-1])
     except StopIteration:
         stack.pop()
         frame.pc = op.target
@@ -132,7 +132,7 @@ def send(machine: Machine, frame: Frame, op: Op) -> None:
     value = stack.pop()
     receiver = stack[-1]
     try:
-        result = operators.send(machine, receiver, value)
+        result = iteration.send(machine, receiver, value)
     except StopIteration as stop:
         if PY312:
             stack.append(stop.value)

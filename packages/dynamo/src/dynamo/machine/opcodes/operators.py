@@ -7,7 +7,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 from dynamo.machine.program import opcode
-from dynamo.values import operators
+from dynamo.values import operators, subscripts
 from dynamo.versions import PY313 as TO_BOOL_BIT
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def contains_op(machine: Machine, frame: Frame, op: Op) -> None:
     stack = frame.stack
     container = stack.pop()
     item = stack.pop()
-    stack.append(operators.contains(machine, container, item) != bool(op.arg))
+    stack.append(subscripts.contains(machine, container, item) != bool(op.arg))
 
 
 @opcode("UNARY_NOT", breaks=True)
@@ -124,7 +124,7 @@ def binary_subscr(machine: Machine, frame: Frame, op: Op) -> None:
     stack = frame.stack
     key = stack.pop()
     container = stack.pop()
-    stack.append(operators.subscript(machine, container, key))
+    stack.append(subscripts.subscript(machine, container, key))
 
 
 @opcode("STORE_SUBSCR", breaks=True)
@@ -134,7 +134,7 @@ def store_subscr(machine: Machine, frame: Frame, op: Op) -> None:
     key = stack.pop()
     container = stack.pop()
     value = stack.pop()
-    operators.store_subscript(machine, container, key, value)
+    subscripts.store_subscript(machine, container, key, value)
 
 
 @opcode("DELETE_SUBSCR", breaks=True)
@@ -143,7 +143,7 @@ def delete_subscr(machine: Machine, frame: Frame, op: Op) -> None:
     stack = frame.stack
     key = stack.pop()
     container = stack.pop()
-    operators.delete_subscript(machine, container, key)
+    subscripts.delete_subscript(machine, container, key)
 
 
 @opcode("BINARY_SLICE", breaks=True)
@@ -153,7 +153,7 @@ def binary_slice(machine: Machine, frame: Frame, op: Op) -> None:
     stop = stack.pop()
     start = stack.pop()
     container = stack.pop()
-    stack.append(operators.subscript(machine, container, slice(start, stop)))
+    stack.append(subscripts.subscript(machine, container, slice(start, stop)))
 
 
 @opcode("STORE_SLICE", breaks=True)
@@ -164,4 +164,4 @@ def store_slice(machine: Machine, frame: Frame, op: Op) -> None:
     start = stack.pop()
     container = stack.pop()
     value = stack.pop()
-    operators.store_subscript(machine, container, slice(start, stop), value)
+    subscripts.store_subscript(machine, container, slice(start, stop), value)
