@@ -23,6 +23,18 @@ def test_a_shard_agrees_with_eager(tmp_path):
     assert report["shares"]["compiled"] >= 5
 
 
+def test_reports_of_shards_are_merged_and_what_no_shard_ran_is_missed(tmp_path):
+    report = {"failures": [], "samples": 2, "steps": {"program": 1, "kernel": 1}, "breaks": []}
+    journals = [tmp_path / "1.jsonl", tmp_path / "2.jsonl"]
+    journals[0].write_text(json.dumps(["abs float32", report]) + "\n")
+    journals[1].write_text(json.dumps(["add float32", {**report, "failures": ["differs"]}]) + "\n")
+    chosen = ("--dtype", "float32", "--operator", "abs", "--operator", "add", "--operator", "sub")
+    done, merged = run(tmp_path, "--errors", "without", *chosen, "--merge", *map(str, journals))
+    assert done.returncode == 1
+    assert (merged["pairs"], merged["equal"], merged["unexpected"]) == (2, 1, ["add float32"])
+    assert merged["not run"] == ["sub float32"]
+
+
 def test_known_failures_have_a_cause_and_stay_few():
     known = json.loads((FOLDER / "known_failures.json").read_text())
     assert all(len(cause) > 10 for cause in known.values())
