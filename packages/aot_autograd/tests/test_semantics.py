@@ -688,3 +688,31 @@ def test_an_expanded_tensor_is_filled(agree):
         return y * x
 
     agree(function, lambda: [torch.randn(3, 4)])
+
+
+# ---------------------------------------------------------------- lazily conjugated tensors
+
+
+@pytest.mark.parametrize("lazy", [False, True], ids=["its own values", "conjugated"])
+@pytest.mark.parametrize("tracked_input", [False, True], ids=["data", "tracked"])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.real,
+        lambda x: x.imag[0],
+        lambda x: x.conj().real,
+        lambda x: x.conj()[0].imag,
+        lambda x: x.conj().conj().imag,
+        lambda x: (x * 2).conj().imag,
+        lambda x: x.adjoint().real.t(),
+        lambda x: (x.imag.mul_(2), x.conj().imag, x.sin()),
+        lambda x: (x.real.mul_(2), x.conj()[0].real),
+    ],
+)
+def test_parts_of_conjugates_are_views_as_in_eager(agree, tracked, function, lazy, tracked_input):
+    def make():
+        leaf = randn(3, 4, dtype=torch.complex64, requires_grad=tracked_input)
+        x = leaf * 1 if tracked_input else leaf
+        return tracked([x.conj() if lazy else x], [leaf] if tracked_input else [])
+
+    agree(function, make)

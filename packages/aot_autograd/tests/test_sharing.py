@@ -139,3 +139,10 @@ def test_an_input_that_repeats_elements_is_not_changed_in_place(graph_runner, st
     x = torch.randn(40).as_strided((2, 3, 4), strides)
     with pytest.raises(aot_autograd.UnsupportedAliasing, match="several elements lie in one place"):
         aot_autograd.aot_function(program, graph_runner)(x)
+
+
+def test_a_written_storage_that_an_input_sees_conjugated_is_refused(graph_runner):
+    compiled = aot_autograd.aot_function(lambda a, b: (a.mul_(2j), b * 1), graph_runner)
+    x = torch.randn(3, dtype=torch.complex64)
+    with pytest.raises(aot_autograd.UnsupportedAliasing, match="lazily conjugated"):
+        compiled(x, x.conj())

@@ -54,8 +54,8 @@ def share(example_inputs: Sequence[Any], group: Sequence[int], source: str) -> S
     """The description of one group.
 
     Raises:
-        UnsupportedAliasing: if its members differ in dtype, have version counters of their own, or
-            require a gradient and are not views of one tensor.
+        UnsupportedAliasing: if its members differ in dtype, have version counters of their own, are lazily
+            conjugated, or require a gradient and are not views of one tensor.
     """
     members = [example_inputs[position] for position in group]
     bases = [base_of(member) for member in members]
@@ -83,8 +83,19 @@ def share(example_inputs: Sequence[Any], group: Sequence[int], source: str) -> S
             "inputs of different dtypes share storage, and one of them is changed in place",
             "pass clones, or make the change outside",
         )
+    if any(is_lazy(member) for member in (base, *members)):
+        raise UnsupportedAliasing(
+            f"compiling {source}",
+            "inputs share storage, one of them is changed in place, and one is lazily conjugated or negated",
+            "pass resolve_conj() or a clone, or make the change outside",
+        )
     length = base.untyped_storage().nbytes() // base.dtype.itemsize
     return SharedStorage(tuple(group), length, one_base, base.requires_grad, base.is_leaf)
+
+
+def is_lazy(value: Any) -> bool:
+    """Whether a tensor's memory holds not its values but what they are the conjugate or negative of."""
+    return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
 
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -20,7 +20,7 @@ from torch import fx
 from aot_autograd import subclasses, verify
 from aot_autograd._torch import has_own_operators
 from aot_autograd.absent import without_tangents
-from aot_autograd.aliasing import mutated_groups, share, storage_groups
+from aot_autograd.aliasing import is_lazy, mutated_groups, share, storage_groups
 from aot_autograd.backwards import Backwards, likely_absent
 from aot_autograd.deferred import Deferred
 from aot_autograd.double import DoubleBackward
@@ -195,7 +195,7 @@ def compile_flat(
             )
     if any(map(subclasses.is_wrapper, example_inputs)):
         return _compile_translated(function, example_inputs, tools, seeds, source)
-    if any(_is_lazy(example) for example in example_inputs):
+    if any(is_lazy(example) for example in example_inputs):
         tools = replace(
             tools,
             fw_compiler=_computing_first(tools.fw_compiler, "fw_compiler"),
@@ -270,11 +270,6 @@ def _traced_again(
         ) from error
 
 
-def _is_lazy(value: Any) -> bool:
-    """Whether a tensor's memory holds not its values but what they are the conjugate or negative of."""
-    return isinstance(value, torch.Tensor) and (value.is_conj() or value.is_neg())
-
-
 def _computing_first(compiler: Compiler, name: str) -> Compiler:
     """A compiler whose graphs are given tensors that hold their own values, in the same layout."""
 
@@ -282,7 +277,7 @@ def _computing_first(compiler: Compiler, name: str) -> Compiler:
         compiled = as_boxed(compiler(module, example_inputs), name)
 
         def run(inputs: list[Any]) -> Any:
-            inputs[:] = [_computed(value) if _is_lazy(value) else value for value in inputs]
+            inputs[:] = [_computed(value) if is_lazy(value) else value for value in inputs]
             return compiled(inputs)
 
         run.boxed = True  # type: ignore[attr-defined]

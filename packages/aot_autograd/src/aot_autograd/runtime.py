@@ -32,6 +32,7 @@ from aot_autograd.metadata import (
     Making,
     SameAs,
     SharedStorage,
+    ViewStep,
 )
 
 Boxed = Callable[[list[Any]], Any]
@@ -79,6 +80,8 @@ def checked_length(results: Any, expected: int, what: str) -> Any:
 
 Sizes = dict[Any, Any]
 
+_AS_REAL = torch.ops.aten.view_as_real.default
+
 
 def _replay(
     chain: tuple[Any, ...], base: torch.Tensor, sizes: Sizes | None, making: Making
@@ -90,15 +93,30 @@ def _replay(
         base = base.data
     elif making == "view" and not chain:
         return torch.ops.aten.alias.default(base)
-    for step in chain:
+    steps = iter(chain)
+    for step in steps:
         set_grad_enabled(step.grad_mode)
-        base = step(base, sizes)
+        if step.operator is _AS_REAL and base.is_conj():
+            base = _part_of_conjugate(base, next(steps, None))
+        else:
+            base = step(base, sizes)
         if step.several and step.grad_mode and base.requires_grad:
             mark_several_views(base)
     set_grad_enabled(True)
     if making == "then detached":
         return base.detach()
     return base.data if making == "then severed" else base
+
+
+def _part_of_conjugate(tensor: torch.Tensor, selection: ViewStep | None) -> torch.Tensor:
+    """The real or imaginary part of a tensor that is lazily conjugated, as eager takes it.
+
+    Where values are what they seem, as in a graph, it is a selection from a view as real numbers, which a lazy
+    tensor refuses.
+    """
+    if selection is None or selection.operator is not torch.ops.aten.select.int:
+        return torch.view_as_real(tensor)  # raises what eager raises
+    return tensor.imag if selection.arguments[1] else tensor.real
 
 
 def _write(mutation: InputMutation, target: torch.Tensor, new: torch.Tensor | None) -> None:
