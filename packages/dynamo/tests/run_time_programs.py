@@ -108,10 +108,16 @@ def written(x, n):
     return y, y[y != 0]
 
 
+def written_through(x, n):
+    y = x * 1
+    y[x > 0] = x[x > 0].exp()
+    return y * y
+
+
 PROGRAMS = [
     number, number_as_size, number_returned, real_number, listed, split, positions, masked, selected,
     distinct, where, repeated, one_after_another, checked, checked_value, narrowed,
-    without_gradients, written,
+    without_gradients, written, written_through,
 ]  # fmt: skip
 
 

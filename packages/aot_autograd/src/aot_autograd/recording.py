@@ -34,6 +34,7 @@ from aot_autograd.graph import Node
 from aot_autograd.known import known_result
 from aot_autograd.metadata import ViewStep
 from aot_autograd.seeds import Seeds
+from aot_autograd.selected import gradient_of_written
 from aot_autograd.sizes import SizeNodes, is_symbolic, symbol_of
 from primtorch.errors import DataDependentError
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta, infer, meta_of
@@ -302,6 +303,10 @@ class RecordingContext:
         try:
             meta = infer(operator, args, kwargs, self.environment)
         except DataDependentError:
+            if operator is aten.index.Tensor and self.phase == "backward":
+                gradient = gradient_of_written(self, args[0], args[1], node_args[1])
+                if gradient is not None:
+                    return gradient
             found = known_result(operator, node_args, node_kwargs)
             if found is None:
                 raise

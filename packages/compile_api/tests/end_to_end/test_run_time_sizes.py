@@ -64,3 +64,20 @@ def test_a_mixture_of_experts_trains():
             output.square().sum().backward()
             results.append((output.detach(), [p.grad.clone() for p in module.parameters()]))
         torch.testing.assert_close(*results)
+
+
+def test_gradients_through_a_mask_that_is_written_in_a_later_stage():
+    def function(x):
+        y = x * 1
+        y[x > 0] = x[x > 0].exp()
+        return y * y
+
+    compiled = compile_api.compile(function, fullgraph=True, options=SETTINGS)
+    for size in (5, 9, 1):
+        results = []
+        for one in (function, compiled):
+            torch.manual_seed(size)
+            x = torch.randn(size, 3, requires_grad=True)
+            one(x).sum().backward()
+            results.append(x.grad)
+        torch.testing.assert_close(*results)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo.graph.wrappers import grown
 from dynamo.guards import TensorGuard
 from primtorch import regions
 from primtorch.errors import PrimtorchError
@@ -367,6 +368,8 @@ class _Runner:
         dynamic = [i for i, size in enumerate(shape) if not isinstance(size, int)]
         with torch._C.DisableTorchFunction():
             fake = fakeify(value, context, shape=shape if dynamic else None)
+            if value.requires_grad and not value.is_leaf:
+                fake = grown(fake)
         if original.op == "placeholder":
             return fake, None  # the guards of the whole graph hold for it
         open_strides = [i for i, n in enumerate(fake.meta.stride) if not isinstance(n, int)]
