@@ -328,3 +328,63 @@ def test_autocast_inside_outside_and_in_the_backward(agree):
         agree(function, lambda: [leaf(4, 4), leaf(4, 4)])
     with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
         agree(lambda x, w: (x @ w).float().sum(), lambda: [leaf(4, 4), leaf(4, 4)])
+
+
+def strided_input():
+    return torch.arange(12.0).view(4, 3).t()
+
+
+def spread_input():
+    return torch.arange(3.0)[:, None].expand(3, 4)
+
+
+def part_input():
+    return torch.view_as_real(torch.randn(3, 4, dtype=torch.complex64))[..., 1]
+
+
+@pytest.mark.parametrize("make", [strided_input, spread_input, part_input])
+@pytest.mark.parametrize(
+    "unpack",
+    [
+        lambda t: t.clone(memory_format=torch.contiguous_format),
+        lambda t: t.mT.contiguous().mT,
+        lambda t: t.double(),
+        lambda t: torch.view_as_real(torch.complex(t * 0, -t).conj().clone())[..., 1],
+        lambda t: torch.complex(t * 0, -t).conj().imag,
+        lambda t: t.to_sparse().to_dense(),
+    ],
+)
+def test_what_hooks_give_back_is_laid_out_as_it_was_saved(make, unpack):
+    """Kernels read saved tensors by the strides and the dtype that they had."""
+
+    def function(a, weight):
+        return (a * weight).sin() * weight
+
+    def compiler(gm, example_inputs):
+        def run(args):
+            for value, example in zip(args, example_inputs, strict=True):
+                if isinstance(value, torch.Tensor):
+                    assert value.stride() == example.stride()
+                    assert value.dtype == example.dtype
+                    assert not value.is_conj()
+                    assert not value.is_neg()
+            return gm.forward(*args)
+
+        return aot_autograd.make_boxed_func(lambda *args: run(list(args)))
+
+    a, weight = make(), torch.randn(3, 4, requires_grad=True)
+    compiled = aot_autograd.aot_function(function, compiler)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+        out = compiled(a, weight)
+    out.sum().backward()
+    (expected,) = torch.autograd.grad(function(a, weight).sum(), weight)
+    torch.testing.assert_close(weight.grad, expected)
+
+
+def test_a_hook_that_gives_back_another_shape_is_an_error(graph_runner):
+    compiled = aot_autograd.aot_function(lambda x: x.sin(), graph_runner)
+    x = torch.randn(3, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t[:2]):
+        out = compiled(x)
+    with pytest.raises(RuntimeError, match=r"shape \(3,\).*shape \(2,\)"):
+        out.sum().backward()

@@ -293,10 +293,11 @@ def state_of(values, versions):
             for other, one in enumerate(earlier)
             if one is not None and one.untyped_storage()._cdata == memory
         ]
+        offset = value.storage_offset() if set(shares).difference(same) else 0
         version = value._version - versions.get(number, 0)
         lines.append(
             f"{value.dtype} {tuple(value.shape)} {value.stride()} "
-            f"offset {value.storage_offset() if shares else 0} is {same} shares {shares} version {version} "
+            f"offset {offset} is {same} shares {shares} version {version} "
             f"requires_grad {value.requires_grad} is_leaf {value.is_leaf} grad_fn {value.grad_fn is not None} "
             f"is_view {value._is_view()} retains {value.retains_grad} lazy {value.is_conj()} {value.is_neg()}"
         )

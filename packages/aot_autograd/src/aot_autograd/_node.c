@@ -173,7 +173,7 @@ static PyObject *spread_of(PyObject *module, PyObject *args) {
 typedef struct {
   PyObject_HEAD
   vectorcallfunc vectorcall;
-  PyObject *apply, *python, *grad_mode, *transforms, *dict, *weak;
+  PyObject *apply, *python, *grad_mode, *transforms, *hooks, *dict, *weak;
   Places differentiable;
 } Call;
 
@@ -187,6 +187,11 @@ static PyObject *call_run(PyObject *object, PyObject *const *args, size_t flags,
   }
   int general = asked(self->transforms);
   if (!general) general = asked(self->grad_mode) ^ 1;
+  if (!general) {
+    PyObject *hooks = PyObject_CallOneArg(self->hooks, Py_False);
+    general = hooks != Py_None;
+    Py_XDECREF(hooks);
+  }
   if (PyErr_Occurred()) return NULL;
   PyObject *sizes = count == 2 ? args[1] : Py_None;
   if (general) return PyObject_CallFunctionObjArgs(self->python, args[0], sizes, NULL);
@@ -203,9 +208,10 @@ static PyObject *call_run(PyObject *object, PyObject *const *args, size_t flags,
 }
 
 static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *words[] = {"apply", "python", "grad_mode", "transforms", "differentiable", NULL};
-  PyObject *apply, *python, *grad_mode, *transforms, *differentiable;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOO", words, &apply, &python, &grad_mode, &transforms, &differentiable))
+  static char *words[] = {"apply", "python", "grad_mode", "transforms", "hooks", "differentiable", NULL};
+  PyObject *apply, *python, *grad_mode, *transforms, *hooks, *differentiable;
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOO", words, &apply, &python, &grad_mode, &transforms, &hooks,
+                                   &differentiable))
     return NULL;
   Call *self = (Call *)type->tp_alloc(type, 0);
   if (!self) return NULL;
@@ -214,6 +220,7 @@ static PyObject *call_new(PyTypeObject *type, PyObject *args, PyObject *keywords
   self->python = Py_NewRef(python);
   self->grad_mode = Py_NewRef(grad_mode);
   self->transforms = Py_NewRef(transforms);
+  self->hooks = Py_NewRef(hooks);
   if (places_of(differentiable, &self->differentiable)) Py_CLEAR(self);
   return (PyObject *)self;
 }
@@ -222,6 +229,7 @@ static int call_traverse(Call *self, visitproc visit, void *arg) {
   Py_VISIT(self->python);
   Py_VISIT(self->grad_mode);
   Py_VISIT(self->transforms);
+  Py_VISIT(self->hooks);
   Py_VISIT(self->dict);
   return 0;
 }
@@ -230,6 +238,7 @@ static int call_clear(Call *self) {
   Py_CLEAR(self->python);
   Py_CLEAR(self->grad_mode);
   Py_CLEAR(self->transforms);
+  Py_CLEAR(self->hooks);
   Py_CLEAR(self->dict);
   return 0;
 }
@@ -731,7 +740,7 @@ PyMODINIT_FUNC PyInit__node(void) {
   if (module && (PyModule_AddObjectRef(module, "Call", (PyObject *)&CallType) ||
                  PyModule_AddObjectRef(module, "Forward", (PyObject *)&ForwardType) ||
                  PyModule_AddObjectRef(module, "Backward", (PyObject *)&BackwardType) ||
-                 PyModule_AddIntConstant(module, "FACE", 5))) /* _native.py refuses other numbers */
+                 PyModule_AddIntConstant(module, "FACE", 6))) /* _native.py refuses other numbers */
     Py_CLEAR(module);
   return module;
 }

@@ -15,6 +15,7 @@ class Call:
         python: Callable[..., Any],
         grad_mode: Callable[[], bool],
         transforms: Callable[[], bool],
+        hooks: Callable[[bool], Any],
         differentiable: tuple[int, ...],
     ) -> None: ...
     def __call__(self, args: list[Any], sizes: Any = None, /) -> Any: ...

@@ -36,6 +36,7 @@ __all__ = [
     "has_composite_implicit",
     "has_own_operators",
     "increment_version",
+    "is_checkpoint_hook",
     "is_kept_by_policy",
     "is_sole_owner",
     "keeps_graph",
@@ -45,10 +46,12 @@ __all__ = [
     "preserve_version",
     "run_composite_explicit",
     "run_composite_implicit",
+    "saved_tensor_hooks",
     "set_current_device",
     "set_grad_enabled",
     "shares_version",
     "storage_identity",
+    "top_saved_tensor_hooks",
     "transforms_active",
     "view_maker",
     "without_saved_tensor_hooks",
@@ -72,10 +75,22 @@ def current_autograd_node() -> int | None:
 
 def checkpoint_hook() -> Any:
     """What stands for the checkpoint that runs now, as `torch.utils.checkpoint` runs it, or None."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
-    if hooks is None or getattr(hooks[0], "__module__", "") != "torch.utils.checkpoint":
-        return None
-    return hooks[0]
+    hooks = saved_tensor_hooks()
+    return None if hooks is None or not is_checkpoint_hook(hooks[0]) else hooks[0]
+
+
+def saved_tensor_hooks() -> Any:
+    """The hooks (pack, unpack) that see what autograd saves now, or None."""
+    return top_saved_tensor_hooks(False)
+
+
+top_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
+"""The same, of an argument: False."""
+
+
+def is_checkpoint_hook(hook: Any) -> bool:
+    """Whether a hook is one of `torch.utils.checkpoint`'s."""
+    return getattr(hook, "__module__", "") == "torch.utils.checkpoint"
 
 
 def is_kept_by_policy() -> bool:
@@ -265,7 +280,7 @@ def composite_recurrent_layers() -> Iterator[None]:
 @contextmanager
 def without_saved_tensor_hooks() -> Iterator[None]:
     """Inside, the caller's saved-tensor hooks see nothing: they are for run time."""
-    if torch._C._autograd._top_saved_tensors_default_hooks(False) is None:
+    if saved_tensor_hooks() is None:
         yield
         return
     with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):

@@ -32,6 +32,7 @@ from aot_autograd.errors import (
 )
 from aot_autograd.inputs import InputSpec
 from aot_autograd.joint import Trace, trace
+from aot_autograd.packed import in_layout
 from aot_autograd.runtime import Boxed, as_boxed
 from aot_autograd.stored import Origin, storable_inference, storable_training
 from aot_autograd.text import text
@@ -277,7 +278,10 @@ def _computing_first(compiler: Compiler, name: str) -> Compiler:
         compiled = as_boxed(compiler(module, example_inputs), name)
 
         def run(inputs: list[Any]) -> Any:
-            inputs[:] = [_computed(value) if is_lazy(value) else value for value in inputs]
+            inputs[:] = [
+                in_layout(value, value.stride(), value.dtype) if is_lazy(value) else value
+                for value in inputs
+            ]
             return compiled(inputs)
 
         run.boxed = True  # type: ignore[attr-defined]
@@ -285,18 +289,6 @@ def _computing_first(compiler: Compiler, name: str) -> Compiler:
         return run
 
     return compile_part
-
-
-def _computed(tensor: torch.Tensor) -> torch.Tensor:
-    with torch.no_grad():
-        once = tensor
-        for dimension, step in enumerate(tensor.stride()):
-            if step == 0 and tensor.shape[dimension] > 1:  # repeated elements are written once
-                once = once.narrow(dimension, 0, 1)
-        made = torch.empty_strided(
-            once.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
-        )
-        return made.copy_(once).expand(tensor.shape)
 
 
 @contextmanager

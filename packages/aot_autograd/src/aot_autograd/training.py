@@ -22,9 +22,12 @@ from aot_autograd._torch import (
     apply_without_transforms,
     call_backward_directly,
     keeps_graph,
+    saved_tensor_hooks,
     set_grad_enabled,
+    top_saved_tensor_hooks,
     transforms_active,
 )
+from aot_autograd.packed import layouts_restored
 from aot_autograd.runtime import (
     Epilogue,
     checked_length,
@@ -97,6 +100,9 @@ def training_callable(compiled: Compiled) -> Boxed:
 
     def tracked(args: list[Any], sizes: Sizes | None = None) -> Any:
         of_now = node.apply if transforms_active() else apply
+        if saved_tensor_hooks() is not None:
+            with layouts_restored(), torch.enable_grad():
+                return of_now(args, sizes, *differentiable(args))
         if grad_mode():
             return of_now(args, sizes, *differentiable(args))
         set_grad_enabled(True)
@@ -107,7 +113,12 @@ def training_callable(compiled: Compiled) -> Boxed:
 
     if _native.node is not None:
         tracked = _native.node.Call(
-            apply, tracked, grad_mode, transforms_active, tuple(metadata.differentiable)
+            apply,
+            tracked,
+            grad_mode,
+            transforms_active,
+            top_saved_tensor_hooks,
+            tuple(metadata.differentiable),
         )
 
     def call(args: list[Any]) -> Any:
