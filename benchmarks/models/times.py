@@ -128,9 +128,7 @@ def _processor(child: ForkServerProcess) -> float:
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
-def _answer(
-    child: ForkServerProcess, receiver: Connection, limit: float, patience: float
-) -> Any:
+def _answer(child: ForkServerProcess, receiver: Connection, limit: float, patience: float) -> Any:
     """What the child sends next; text where it ends or comes to the limit."""
     before, start = _processor(child), time.perf_counter()
     while not receiver.poll(0.5):
