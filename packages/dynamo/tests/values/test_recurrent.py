@@ -71,6 +71,27 @@ def test_packed_sequences_break_once_for_each_step_that_reads_lengths(layer):
             assert len(breaks) == 3
 
 
+def test_packed_sequences_of_other_lengths_are_not_compiled_again():
+    layer = torch.nn.GRU(4, 5, batch_first=True)
+
+    def program(x, lengths):
+        packed = torch.nn.utils.rnn.pack_padded_sequence(
+            x * 2, lengths, batch_first=True, enforce_sorted=False
+        )
+        states, _ = layer(packed)
+        return torch.nn.utils.rnn.pad_packed_sequence(states, batch_first=True)[0].relu()
+
+    counter = CompileCounter()
+    compiled = dynamo.optimize(counter, options=STRICT)(program)
+    counts = []
+    for steps in (5, 7, 9, 4, 8, 11, 6):
+        lengths = torch.tensor([2, steps, 3])
+        x = torch.randn(3, steps, 4)
+        torch.testing.assert_close(compiled(x, lengths), program(x, lengths))
+        counts.append(counter.frame_count)
+    assert counts[1:] == counts[1:2] * 6
+
+
 PACKED = {
     "gru": nn.GRU(4, 5),
     "lstm": nn.LSTM(4, 5, 2),

@@ -97,6 +97,8 @@ DATA_SHAPES = frozenset(
     {"nonzero", "masked_select", "unique", "unique_consecutive", "argwhere", "bincount",
      "_unique2", "unique_dim", "histc_dynamic"}
 )  # fmt: skip
+# Their lengths are read from tensors; asked with fakes, they would tie the sizes to this call's before they fail.
+_READ_LENGTHS = frozenset({"_pack_padded_sequence", "_pad_packed_sequence"})
 # Property getters that make a tensor.
 _MADE_BY_PROPERTY = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 _REFUSED_PROPERTIES = frozenset({"grad", "grad_fn", "_base", "_version"})
@@ -207,7 +209,7 @@ def _classify(function: Any) -> Kind:
         return Kind.REFUSED
     if name in _QUERIES:
         return Kind.QUERY
-    if name in _REFUSED or name in _DATA_VALUES or name in DATA_SHAPES:
+    if name in _REFUSED or name in _DATA_VALUES or name in DATA_SHAPES | _READ_LENGTHS:
         return Kind.REFUSED
     return Kind.OPERATOR
 
@@ -221,6 +223,8 @@ def refusal(function: Any) -> tuple[BreakReason, str]:
         return BreakReason.UNSUPPORTED_MUTATION, f"the tensor attribute {owner} is {verb}"
     if name in DATA_SHAPES:
         return BreakReason.DATA_DEPENDENT_SHAPE, f"the result's size of {name} depends on data"
+    if name in _READ_LENGTHS:
+        return BreakReason.DATA_DEPENDENT_SHAPE, f"{name} reads lengths from a tensor"
     if name in ("__bool__", "is_nonzero"):
         return (
             BreakReason.DATA_DEPENDENT_BRANCH,
