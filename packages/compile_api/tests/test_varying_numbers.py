@@ -149,3 +149,20 @@ def test_integers_are_filled_with_a_float_that_varies():
         ):
             assert torch.equal(found, expected)
             assert found.dtype is expected.dtype
+
+
+def test_a_number_made_of_two_is_made_again_in_the_backward():
+    def function(x, w, a, b):
+        return (x * w * min(0.9 * a + b, 2.0)).sin()
+
+    compile_api.reset()
+    compiled = strictly(function)
+    w = torch.randn(4)
+    for a, b in ((0.1, 0.2), (0.3, 0.5), (0.4, 0.7), (0.8, 0.1)):
+        results = []
+        for run in (function, compiled):
+            x = torch.ones(4, requires_grad=True)
+            run(x, w, a, b).sum().backward()
+            results.append(x.grad)
+        torch.testing.assert_close(*results)
+    assert compile_api.graph_count() <= 2

@@ -5,13 +5,14 @@ of vertices joined by an edge whose capacity is what saving it occupies; an edge
 stands for the cost of computing it again. The cheapest cut therefore weighs bytes against work.
 At budget 1.0 expensive operators are never repeated. Below it, the price of work falls until the
 cut fits the budget (bisection over one factor), so that the cheapest work is repeated first.
-Invariant: views and random numbers are never saved, impure calls never repeated.
+Invariant: views, random numbers and what is computed of varying numbers are never saved, impure calls never repeated.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import fx
 
 from aot_autograd.errors import PartitionError
@@ -131,7 +132,7 @@ class _Problem:
                 repeat = INFINITE
             elif node.meta.get("kept_by_policy"):
                 repeat, save = INFINITE, 0.0
-            elif kind in ("view", "random") or inside:
+            elif kind in ("view", "random") or inside or isinstance(value, torch.SymFloat):
                 repeat, save = repeat_cost(node), INFINITE
                 if inside:
                     repeat = 0.0
