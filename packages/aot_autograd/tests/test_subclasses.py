@@ -1,68 +1,17 @@
 """Tensor subclasses made of tensors: as inputs, parameters, outputs, gradients, and nested in each other."""
 
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import randn
-from torch.utils._pytree import tree_map
 
 import aot_autograd
 
+sys.path.append(str(Path(__file__).parent))
 
-def _half(name):
-    return lambda value: getattr(value, name) if isinstance(value, Two) else value
-
-
-class Two(torch.Tensor):
-    """A tensor of two tensors, with every operator applied to both."""
-
-    @staticmethod
-    def __new__(cls, left, right):
-        return torch.Tensor._make_wrapper_subclass(
-            cls, left.shape, strides=left.stride(), dtype=left.dtype, device=left.device
-        )
-
-    def __init__(self, left, right):
-        self.left, self.right = left, right
-
-    def __tensor_flatten__(self):
-        return ["left", "right"], None
-
-    @staticmethod
-    def __tensor_unflatten__(inner, context, size, stride):
-        return Two(inner["left"], inner["right"])
-
-    @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
-        halves = [
-            func(*tree_map(_half(name), args), **tree_map(_half(name), kwargs))
-            for name in ("left", "right")
-        ]
-        written = func._schema.is_mutable
-        if written:
-            return args[0]
-        if isinstance(halves[0], torch.Tensor):
-            return Two(*halves)
-        if isinstance(halves[0], (tuple, list)):
-            return type(halves[0])(
-                Two(*pair) if isinstance(pair[0], torch.Tensor) else pair[0]
-                for pair in zip(*halves, strict=True)
-            )
-        return halves[0]
-
-
-def two(*shape, requires_grad=False):
-    return Two(randn(*shape), randn(*shape)).requires_grad_(requires_grad)
-
-
-def nested(*shape, requires_grad=False):
-    return Two(two(*shape), two(*shape)).requires_grad_(requires_grad)
-
-
-def parts(value):
-    if isinstance(value, Two):
-        return [*parts(value.left), *parts(value.right)]
-    return [value]
+from subclasses_of_two import Two, nested, parts, two
 
 
 def compare(function, make, graph_runner):
@@ -163,12 +112,6 @@ def test_written_in_place_without_gradients(graph_runner):
     compare(function, lambda: [two(3)], graph_runner)
 
 
-def test_written_in_place_with_gradients_is_refused(graph_runner):
-    compiled = aot_autograd.aot_function(lambda x: x.mul_(2), graph_runner)
-    with pytest.raises(aot_autograd.UnsupportedOperator, match="in-place change of a Two"):
-        compiled(two(3, requires_grad=True) * 1)
-
-
 def test_a_gradient_that_two_inputs_get_belongs_to_each(graph_runner):
     def function(x, y):
         return (x + y) * 3
@@ -223,14 +166,18 @@ def test_another_kind_compiles_again(graph_runner):
     assert forwards == [2, 4, 1]
 
 
-def test_distributed_tensors_of_one_process(graph_runner):
+@pytest.fixture
+def mesh():
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
     if not torch.distributed.is_initialized():
         store = torch.distributed.HashStore()
         torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    mesh = init_device_mesh("cpu", (1,))
+    return init_device_mesh("cpu", (1,))
+
+
+def test_distributed_tensors_of_one_process(graph_runner, mesh):
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
     def function(x, w):
         return (x @ w).sin() + x
@@ -248,6 +195,32 @@ def test_distributed_tensors_of_one_process(graph_runner):
         assert isinstance(x.grad, DTensor)
         results.append([value.full_tensor().detach() for value in (out, x.grad, w.grad)])
         results[-1].append([out.placements, x.grad.placements, w.grad.placements])
+    assert results[0].pop() == results[1].pop()
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_distributed_tensors_written_in_place(graph_runner, mesh):
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    def function(x, w):
+        with torch.no_grad():
+            w.add_(1)
+        x.mul_(w)
+        y = x.sin()
+        y.add_(x)
+        return y
+
+    results = []
+    for one in (function, aot_autograd.aot_function(function, graph_runner)):
+        torch.manual_seed(0)
+        x = distribute_tensor(randn(4, 4), mesh, [Shard(0)]).requires_grad_()
+        w = distribute_tensor(randn(4, 4), mesh, [Replicate()]).requires_grad_()
+        changed = x * 1
+        out = one(changed, w * 1)
+        torch.autograd.backward([out, changed], [torch.ones_like(out), torch.ones_like(changed)])
+        results.append([value.full_tensor().detach() for value in (out, changed, x.grad, w.grad)])
+        results[-1].append([(one._version, one.placements) for one in (out, changed, x.grad)])
     assert results[0].pop() == results[1].pop()
     for want, got in zip(*results, strict=True):
         torch.testing.assert_close(got, want)

@@ -64,6 +64,11 @@ def test_several_views_refuse_changes():
 
     x = randn(4).requires_grad_() * 1
     view = x[:2]
+    assert not _torch.is_one_of_several_views(view)
+    assert not _torch.is_made_without_grad(view)
+    with torch.no_grad():
+        assert _torch.is_made_without_grad(x[:2])
+    assert _torch.is_one_of_several_views(x.split(2)[0])
     _torch.mark_several_views(view)
     with pytest.raises(RuntimeError, match="multiple views"):
         view.add_(1)

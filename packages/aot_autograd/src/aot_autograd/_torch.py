@@ -38,6 +38,8 @@ __all__ = [
     "increment_version",
     "is_checkpoint_hook",
     "is_kept_by_policy",
+    "is_made_without_grad",
+    "is_one_of_several_views",
     "is_sole_owner",
     "keeps_graph",
     "library_paths",
@@ -258,6 +260,18 @@ def set_current_device(device: int | None) -> None:
 def mark_several_views(view: torch.Tensor) -> None:
     """Let autograd refuse in-place changes of a view as it does for the results of `split`."""
     torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE)
+
+
+def is_one_of_several_views(view: torch.Tensor) -> bool:
+    """Whether autograd refuses in-place changes of a view, as of the results of `split`."""
+    creation = torch._C._autograd
+    return bool(creation._get_creation_meta(view) == creation.CreationMeta.MULTI_OUTPUT_NODE)
+
+
+def is_made_without_grad(view: torch.Tensor) -> bool:
+    """Whether a view was made under `no_grad`: it may require a gradient all the same, as its base does."""
+    creation = torch._C._autograd
+    return bool(creation._get_creation_meta(view) == creation.CreationMeta.NO_GRAD_MODE)
 
 
 def view_maker(view: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:

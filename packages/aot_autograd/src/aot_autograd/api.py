@@ -224,36 +224,37 @@ def _state_key() -> tuple[Any, ...]:
 
 
 def _input_keys(flat: Sequence[Any]) -> list[Any]:
-    keys: list[Any] = []
     storages: dict[int, int] = {}
     bases: dict[int, int] = {}
-    for leaf in flat:
-        if is_wrapper(leaf):
-            parts: list[Any] = []
-            layout = take_apart(leaf, parts)
-            keys.append((layout, leaf.requires_grad, *_input_keys(parts)))
-        elif isinstance(leaf, torch.Tensor):
-            group = base = 0
-            if leaf.layout is torch.strided:
-                group = storages.setdefault(storage_identity(leaf), len(storages))
-                base = bases.setdefault(id(base_of(leaf)), len(bases))
-            keys.append(
-                (
-                    type(leaf),
-                    tuple(leaf.shape),
-                    leaf.stride() if leaf.layout is torch.strided else leaf.layout,
-                    leaf.storage_offset() if leaf.layout is torch.strided else 0,
-                    leaf.dtype,
-                    leaf.device,
-                    leaf.requires_grad,
-                    leaf.is_leaf,
-                    group,
-                    base,
-                )
-            )
-        else:
-            keys.append((type(leaf), leaf))
-    return keys
+    return [_input_key(leaf, storages, bases) for leaf in flat]
+
+
+def _input_key(leaf: Any, storages: dict[int, int], bases: dict[int, int]) -> Any:
+    """What a compiled version is for; `storages` and `bases` number those that were met."""
+    if not isinstance(leaf, torch.Tensor):
+        return type(leaf), leaf
+    base = bases.setdefault(id(base_of(leaf)), len(bases))
+    if is_wrapper(leaf):
+        parts: list[Any] = []
+        layout = take_apart(leaf, parts)
+        own = [_input_key(part, storages, bases) for part in parts]
+        history = leaf.requires_grad, leaf.is_leaf, base_of(leaf).is_leaf
+        same = bases.setdefault(id(leaf), len(bases))
+        return layout, *history, base, same, *own
+    strided = leaf.layout is torch.strided
+    group = storages.setdefault(storage_identity(leaf), len(storages)) if strided else 0
+    return (
+        type(leaf),
+        tuple(leaf.shape),
+        leaf.stride() if strided else leaf.layout,
+        leaf.storage_offset() if strided else 0,
+        leaf.dtype,
+        leaf.device,
+        leaf.requires_grad,
+        leaf.is_leaf,
+        group,
+        base if strided else 0,
+    )
 
 
 def aot_function(

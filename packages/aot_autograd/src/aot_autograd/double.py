@@ -18,6 +18,7 @@ import torch
 from aot_autograd.inputs import Fresh, InputSpec, members_of_storages
 from aot_autograd.observation import Observation
 from aot_autograd.recording import RecordingContext
+from aot_autograd.subclasses import is_wrapper, take_apart
 from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
     from aot_autograd.compiling import FlatFunction, Toolchain
     from aot_autograd.metadata import FunctionMetadata
     from aot_autograd.runtime import Boxed
+
+
+def _kind(tensor: torch.Tensor) -> Any:
+    return take_apart(tensor, []) if is_wrapper(tensor) else type(tensor)
 
 
 class DoubleBackward:
@@ -62,7 +67,7 @@ class DoubleBackward:
         flat = [*inputs, *[tangent for tangent in tangents if tangent is not None], *seeds]
         key = tuple(
             [
-                (type(one), one.requires_grad, one.shape, one.stride())
+                (_kind(one), one.requires_grad, one.shape, one.stride())
                 if isinstance(one, torch.Tensor)
                 else one
                 for one in flat

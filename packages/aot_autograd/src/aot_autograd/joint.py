@@ -30,7 +30,7 @@ from aot_autograd.metadata import FunctionMetadata
 from aot_autograd.observation import Observation
 from aot_autograd.recording import DRAW_SEED, RecordingContext
 from aot_autograd.sizes import symbol_of
-from aot_autograd.subclasses import is_wrapper
+from aot_autograd.subclasses import MadeOf, is_wrapper, take_apart
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta
 
 if TYPE_CHECKING:
@@ -146,7 +146,9 @@ def trace(
             for number, node in zip(differentiable, gradients, strict=True)
             if node is not None
         )
-        gradients = [node for node in gradients if node is not None]
+        gradients = [one for one in gradients if one is not None]
+    made_of = () if gradients is None else tuple(made for made, _ in filter(None, gradients))
+    flat = None if gradients is None else _flat_nodes(gradients)
     graph_inputs = _graph_inputs(specs, shared)
     rewritten = _rewritten(graph_inputs, observation, shared)
     metadata = FunctionMetadata(
@@ -175,6 +177,7 @@ def trace(
         rewritten=rewritten,
         read_before=_read_before(context, rewritten, observation) if rewritten else (),
         draws=_drawing_devices(context.nodes),
+        made_of=made_of if any(made_of) else (),
         symbols=tuple(
             (spec.position, symbol_of(spec.meta))
             for spec in specs
@@ -184,11 +187,15 @@ def trace(
     return Trace(
         nodes=context.nodes,
         values=[value.node for value in values],
-        gradients=[] if gradients is None else gradients,
+        gradients=[] if flat is None else flat,
         metadata=metadata,
         environment=environment,
         has_backward=gradients is not None,
     )
+
+
+def _flat_nodes(gradients: Sequence[Any]) -> list[Any]:
+    return [node for one in gradients for node in ((None,) if one is None else one[1])]
 
 
 def _called(
@@ -297,22 +304,19 @@ def _record_backward(
             "a write during the backward has no place in the compiled forward",
             "write out of place in the backward",
         )
-    return [None if grad is None else _node_of_gradient(context, grad) for grad in gradients]
+    return [None if grad is None else _nodes_of_gradient(context, grad) for grad in gradients]
 
 
-def _node_of_gradient(context: RecordingContext, gradient: Any) -> Any:
-    """The node of a gradient.
-
-    Raises:
-        UnsupportedOperator: for a tensor without operators of its own it is made of tensors.
-    """
-    if is_wrapper(gradient):
-        raise UnsupportedOperator(
-            f"a gradient that is a {type(gradient).__name__}",
-            "it belongs to an input that is a plain tensor and was mixed with such tensors",
-            f"make the input a {type(gradient).__name__} too, outside",
-        )
-    return context.node_of(gradient)
+def _nodes_of_gradient(context: RecordingContext, gradient: Any) -> tuple[MadeOf | None, list[Any]]:
+    """The nodes of a gradient, and how it is put together of them where it is made of tensors."""
+    if not is_wrapper(gradient):
+        return None, [context.node_of(gradient)]
+    parts: list[Any] = []
+    layout = take_apart(gradient, parts)
+    assert layout is not None, "a wrapper has a layout"
+    return MadeOf(layout, tuple(part.meta for part in parts)), [
+        context.node_of(part) for part in parts
+    ]
 
 
 def _gradients(

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aot_autograd._torch import OpOverload
+    from aot_autograd.subclasses import MadeOf
     from primtorch.fake import TensorMeta
 
 
@@ -168,6 +169,8 @@ class FunctionMetadata:
         symbols: (flat input, symbol) of the sizes and scalars that vary from call to call.
         backward_errors: For each tangent what eager's backward from that output raises, empty
             where it does not; no entries where all of it is well.
+        made_of: For each differentiable input how its gradient is put together of several of the
+            backward's results; None for one that is a result. No entries where all are.
     """
 
     inputs: int
@@ -188,11 +191,19 @@ class FunctionMetadata:
     read_before: tuple[int, ...] = ()
     draws: tuple[str, ...] = ()
     symbols: tuple[tuple[int, Any], ...] = ()
+    made_of: tuple[MadeOf | None, ...] = ()
 
     @property
     def mutation_values(self) -> int:
         """Number of leading graph outputs that are new values of inputs."""
         return sum(mutation.position is not None for mutation in self.mutations)
+
+    @property
+    def backward_results(self) -> int:
+        """Number of values that the backward returns."""
+        if not self.made_of:
+            return len(self.differentiable)
+        return sum(1 if one is None else len(one.metas) for one in self.made_of)
 
     @property
     def user_values(self) -> int:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from aot_autograd.graph import Node
+    from primtorch.fake import TensorMeta
     from primtorch.symbolic import Symbol
 
 _REAL_FUNCTIONS: dict[str, Any] = {
@@ -193,3 +194,11 @@ def evaluated(value: Any, sizes: Mapping[Any, Any]) -> Any:
     if isinstance(value, (Real, RealSymbol)):
         return evaluate_real(value, sizes)
     return value
+
+
+def zeros_of(meta: TensorMeta, sizes: Mapping[Any, Any] | None) -> torch.Tensor:
+    """Zeros in this layout; `sizes` are the values of symbols in this call."""
+    shape: Any = evaluated(meta.shape, sizes) if sizes else meta.shape
+    stride: Any = evaluated(meta.stride, sizes) if sizes else meta.stride
+    made = torch.empty_strided(shape, stride, dtype=meta.dtype, device=meta.device)
+    return made.zero_()

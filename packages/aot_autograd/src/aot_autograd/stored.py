@@ -117,6 +117,8 @@ def store_training(compiled: Compiled, origin: Origin) -> bytes:
     """The bytes of a function with a backward; see `store_inference`."""
     if compiled.metadata.shared and compiled.double is not None:
         raise NotStorable("derivatives of derivatives need to know how inputs share their storage")
+    if compiled.metadata.made_of:
+        raise NotStorable("a gradient is a tensor made of tensors")
     writer = Writer(_RECORDS)
     stored: dict[str, Any] = {"graph": None}
     with compiled.backward.settled() as graph:

@@ -2,34 +2,45 @@
 
 Comes in: a flat function, some of whose inputs have `__tensor_flatten__` (nested ones too). Goes out: a function of
 their parts, which rebuilds the subclasses for the program, and a callable that takes parts out of real inputs and
-rebuilds real outputs. `Unwrap` and `Wrap` carry gradients across: a gradient of a subclass is a subclass. What the
-subclass's own `__torch_dispatch__` does with its parts is recorded operator by operator. Invariant: graphs and
-compilers see plain tensors only.
+rebuilds real outputs. `Unwrap` and `Wrap` carry gradients across: a gradient of a subclass is a subclass, or rides in
+a `Carrier` where it is made in another way. `Rewritten` gives an input that was changed in place its new history.
+What the subclass's own `__torch_dispatch__` does with its parts is recorded operator by operator. Invariant: graphs
+and compilers see plain tensors only.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from aot_autograd._torch import (
     has_own_operators,
     increment_version,
+    is_made_without_grad,
+    is_one_of_several_views,
     is_sole_owner,
+    mark_several_views,
+    preserve_version,
     shares_version,
     view_maker,
 )
+from aot_autograd.carried import carried, carrier_of
 from aot_autograd.errors import UnsupportedOperator
+from aot_autograd.sizes import zeros_of
 from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from aot_autograd.runtime import Boxed
+    from primtorch.fake import TensorMeta
 
     FlatFunction = Callable[..., Sequence[Any]]
+
+Leaf = Literal["", "leaf", "view"]
+"""Whether autograd refuses in-place changes of an input: a leaf that requires a gradient, or a view of one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +48,10 @@ class Given:
     """A part that is no tensor: the same object in every call."""
 
     value: Any
+
+    def __hash__(self) -> int:
+        """Of its type: the value may have no hash."""
+        return hash(type(self.value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +65,36 @@ class Layout:
     shape: tuple[int, ...]
     stride: tuple[int, ...] = field(compare=False)
 
+    def __hash__(self) -> int:
+        """Without the context, which may have no hash."""
+        return hash((self.kind, self.names, self.parts, self.shape))
+
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """An output that is a view of an input: made of the real one, so that autograd knows it as such."""
+    """An output that is a view of an input: made of the real one, so that autograd knows it as such.
+
+    `input` is its position, `-1 - k` that of the k-th output or hidden base.
+    `then` is a view of the first one. `grad_mode` is the mode in which it was made, `several` whether together with
+    others: autograd remembers both. An `early` one must be there before the input gets its new history.
+    """
 
     input: int
     make: Callable[[torch.Tensor], torch.Tensor]
+    then: Callable[[torch.Tensor], torch.Tensor] | None = None
+    grad_mode: bool = False
+    several: bool = False
+    early: bool = False
+
+    def of(self, base: torch.Tensor) -> torch.Tensor:
+        """The view of a real tensor; one that was made under `no_grad` has no history."""
+        with torch.set_grad_enabled(self.grad_mode):
+            made = self.make(base)
+            if self.then is not None:
+                made = self.then(made)
+        if self.several and made.requires_grad:
+            mark_several_views(made)
+        return made
 
 
 class ReturnedError(Exception):
@@ -144,6 +182,9 @@ class Unwrap(torch.autograd.Function):
         """The subclass's gradient; an absent part is zeros."""
         if all(gradient is None for gradient in gradients):
             return None, None
+        whole = carried(gradients)
+        if whole is not None:
+            return whole, None
         filled = [
             torch.zeros(shape, dtype=dtype, device=device) if gradient is None else gradient
             for gradient, (shape, dtype, device) in zip(gradients, ctx.metas, strict=True)
@@ -166,43 +207,91 @@ class Wrap(torch.autograd.Function):
         Without such a list the gradient must have the layout `expected`.
         """
         ctx.expected, ctx.gradient = expected, gradient
-        ctx.differentiable = [_has_gradient(part) for part in parts]
+        ctx.metas = _metas(parts)
         ctx.set_materialize_grads(False)
         return put_together(layout, iter([part.detach() for part in parts]))
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         """The gradients of the parts."""
-        if gradient is None:
-            return (None, None, None, *[None for _ in ctx.differentiable])
-        found = take_apart(gradient, [])
-        if ctx.gradient is not None and found is not None:
-            ctx.gradient[:] = [found]
-        elif found != ctx.expected:
-            gradient = _as_expected(gradient, ctx.expected)
-        parts = _unwrapped(gradient)
-        pairs = zip(parts, ctx.differentiable, strict=True)
-        return (None, None, None, *[part if own else None for part, own in pairs])
+        return (None, None, None, *_taken_apart(gradient, ctx))
+
+
+class Rewritten(torch.autograd.Function):
+    """A subclass whose parts' memory was written -> itself, as the result of what made its new parts."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, expected: Layout, *histories: Any) -> Any:
+        """The tensor itself.
+
+        `histories` have the shapes of its parts, and stand for how their values came about.
+        """
+        ctx.mark_dirty(tensor)
+        ctx.expected, ctx.gradient, ctx.is_view = expected, None, tensor._is_view()
+        ctx.metas = _metas(histories)
+        ctx.set_materialize_grads(False)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        """The gradients of the parts; the tensor's former value has no share."""
+        # What a view gives for itself is handed to its base, with the rest of the base's gradient.
+        nothing = torch.zeros_like(gradient) if ctx.is_view and gradient is not None else None
+        return (nothing, None, *_taken_apart(gradient, ctx))
+
+
+class History(torch.autograd.Function):
+    """A part -> a tensor of its shape that has its history and no memory."""
+
+    @staticmethod
+    def forward(_ctx: Any, part: torch.Tensor) -> torch.Tensor:
+        """One zero, repeated."""
+        return part.new_zeros(()).expand(part.shape)
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: Any) -> Any:
+        """The gradient as it is."""
+        return gradient
+
+
+def _metas(parts: Sequence[Any]) -> list[Any]:
+    return [
+        (tuple(part.shape), part.dtype, part.device) if _has_gradient(part) else None
+        for part in parts
+    ]
+
+
+def _taken_apart(gradient: Any, ctx: Any) -> list[Any]:
+    """For each part its gradient.
+
+    `ctx` holds the layout that is expected, or a list for the one that is found first; one that
+    is made in another way is carried by the first part's.
+    """
+    if gradient is None:
+        return [None for _ in ctx.metas]
+    found = take_apart(gradient, [])
+    if ctx.gradient is not None and not ctx.gradient and found is not None:
+        ctx.gradient[:] = [found]
+    expected = ctx.gradient[0] if ctx.gradient else ctx.expected
+    if found != expected:
+        gradient = _as_expected(gradient, expected)
+    fits = take_apart(gradient, []) == expected
+    if not fits or len(_parts_of(gradient)) != len(ctx.metas):
+        first = next(number for number, meta in enumerate(ctx.metas) if meta is not None)
+        carrier = carrier_of(gradient, ctx.metas[first])
+        return [carrier if number == first else None for number in range(len(ctx.metas))]
+    parts = _unwrapped(gradient)
+    return [None if meta is None else part for part, meta in zip(parts, ctx.metas, strict=True)]
 
 
 def _as_expected(gradient: Any, layout: Layout) -> Any:
-    """A gradient in the layout that was traced, by the subclass's own conversion.
-
-    Raises:
-        UnsupportedOperator: if there is none.
-    """
-    converted = None
-    if hasattr(gradient, "__coerce_same_metadata_as_tangent__"):
-        # The wanted type is named only where it is another one.
-        wanted = () if type(gradient) is layout.kind else (layout.kind,)
-        converted = gradient.__coerce_same_metadata_as_tangent__(layout.context, *wanted)
-    if converted is None or type(converted) is not layout.kind:
-        raise UnsupportedOperator(
-            f"the gradient of a {layout.kind.__name__}",
-            f"it is a {type(gradient).__name__} made in another way than the one that was traced",
-            "let the loss be computed by the subclass's own operators",
-        )
-    return converted
+    """A gradient in the layout that was traced, where the subclass has a conversion; else as it is."""
+    if not hasattr(gradient, "__coerce_same_metadata_as_tangent__"):
+        return gradient
+    # The wanted type is named only where it is another one.
+    wanted = () if type(gradient) is layout.kind else (layout.kind,)
+    converted = gradient.__coerce_same_metadata_as_tangent__(layout.context, *wanted)
+    return gradient if converted is None else converted
 
 
 def _parts_of(tensor: Any) -> list[Any]:
@@ -218,52 +307,99 @@ def _unwrapped(tensor: Any, gradient: list[Layout] | None = None) -> Sequence[An
     return [part.detach() for part in _parts_of(tensor)]
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """How the program changes an input that is a subclass in place.
+
+    Attributes:
+        versions: How often.
+        histories: Number of its new parts that have a history; 0 where autograd does not follow the change.
+        tangent: The layout of its gradient, where autograd follows it.
+        detached: Whether the program cuts it from its history.
+        replaced: The parts that the class puts in the place of others: the way to each, by names.
+    """
+
+    versions: int
+    histories: int = 0
+    tangent: Layout | None = None
+    detached: bool = False
+    replaced: tuple[tuple[str, ...], ...] = ()
+
+
 @dataclass(slots=True)
 class Translation:
     """A function of parts, and what is needed to call it with subclasses.
 
     Attributes:
-        inputs: For each of the caller's inputs its layout; None for a plain value.
+        inputs: For each of the caller's inputs its layout; None for a plain value, a number for
+            one that is the same tensor as an earlier one.
+        leaves: For each input whether it is a leaf that requires a gradient, or a view of one.
         outputs: For each output of the program its layout, the input that it is or views, or
             None; known once the function was traced.
-        versions: How often the program changes each input that is a subclass in place.
-        changes: How often each output was changed in place since it was made.
+        changes: By input how the program changes it in place.
+        versions: How often each output was changed in place since it was made.
+        count: Number of the program's outputs; what follows them are bases that several are views of.
         tangents: For each output that is a subclass the layout in which its gradient comes in.
         gradients: For each input the layout of its gradient, once it is known.
+        tracks: Whether a result of the function has a history.
     """
 
     function: FlatFunction
-    inputs: list[Layout | None]
+    inputs: list[Layout | int | None]
+    leaves: list[Leaf]
     outputs: list[Layout | View | int | None] = field(default_factory=list)
-    versions: dict[int, int] = field(default_factory=dict)
-    changes: list[int] = field(default_factory=list)
+    changes: dict[int, Change] = field(default_factory=dict)
+    versions: list[int] = field(default_factory=list)
     tangents: list[Layout | None] = field(default_factory=list)
     gradients: list[list[Layout]] = field(default_factory=list)
+    count: int = 0
+    tracks: bool = True
 
     def parts(self, args: Sequence[Any]) -> list[Any]:
         """The caller's inputs as plain values."""
         flat: list[Any] = []
-        for layout, value, gradient in zip(self.inputs, args, self.gradients, strict=True):
-            if layout is None:
-                flat.append(value)
-            else:
-                flat.extend(_unwrapped(value, gradient))
+        # The program may turn grad mode on by itself.
+        with torch.set_grad_enabled(self.tracks):
+            for layout, value, gradient in zip(self.inputs, args, self.gradients, strict=True):
+                if isinstance(layout, Layout):
+                    flat.extend(_unwrapped(value, gradient))
+                elif layout is None:
+                    flat.append(value)
         return flat
 
     def __call__(self, *flat: Any) -> Sequence[Any]:
         """Traced: rebuild the subclasses, run the program, take its outputs apart."""
         values = iter(flat)
-        args = [
-            _rebuilt(layout, values, gradient)
-            for layout, gradient in zip(self.inputs, self.gradients, strict=True)
-        ]
-        before = [_version(arg) for arg in args]
+        args: list[Any] = []
+        with torch.enable_grad():
+            for layout, gradient in zip(self.inputs, self.gradients, strict=True):
+                if isinstance(layout, int):
+                    args.append(args[layout])
+                else:
+                    args.append(_rebuilt(layout, values, gradient))
+        before = [_State.of(arg) for arg in args]
+        outputs = self.function(*args)
         results: list[Any] = []
-        self.outputs, self.tangents, self.changes = [], [], []
-        for output in self.function(*args):
+        self.changes = {}
+        for position, (layout, arg) in enumerate(zip(self.inputs, args, strict=True)):
+            if isinstance(layout, Layout):
+                change = _changed(layout, arg, before[position], self.leaves[position], results)
+                if change is not None:
+                    self.changes[position] = change
+        self._observe_outputs(outputs, args, results)
+        self.tracks = any(isinstance(one, torch.Tensor) and one.requires_grad for one in results)
+        return results
+
+    def _observe_outputs(
+        self, outputs: Sequence[Any], args: Sequence[Any], results: list[Any]
+    ) -> None:
+        self.outputs, self.tangents, self.versions = [], [], []
+        bases = _shared_bases(outputs, args)
+        self.count = len(outputs)
+        for output in (*outputs, *bases[self.count :]):
             position = next((n for n, arg in enumerate(args) if arg is output), None)
             tangent = None
-            view = self._view_of_input(output, args) if position is None else None
+            view = self._view_of_input(output, args, bases) if position is None else None
             if position is not None and self.inputs[position] is not None:
                 self.outputs.append(position)
             elif view is not None:
@@ -272,31 +408,38 @@ class Translation:
                 layout = take_apart(output, [])
                 tangent = _tangent_layout(output, layout)
                 self.outputs.append(layout)
-                results.extend(_unwrapped(output, [tangent]))
+                with torch.enable_grad():
+                    results.extend(_unwrapped(output, [tangent]))
             else:
                 self.outputs.append(None)
                 results.append(output)
             self.tangents.append(tangent)
-            self.changes.append(_version(output) if tangent is not None else 0)
-        self.versions = {}
-        for position, (layout, arg) in enumerate(zip(self.inputs, args, strict=True)):
-            if layout is not None:
-                self._observe(position, layout, arg, _version(arg) - before[position])
-        return results
+            self.versions.append(_version(output) if tangent is not None else 0)
 
-    def _view_of_input(self, output: Any, args: Sequence[Any]) -> View | None:
-        """How an output is made of an input that is a subclass, where autograd knows it as its view."""
+    def _view_of_input(self, output: Any, args: Sequence[Any], bases: Sequence[Any]) -> View | None:
+        """How an output is made of an input or output that is a subclass, where autograd knows it as its view."""
         if not is_wrapper(output):
             return None
         if not output._is_view():
             return self._detached_input(output, args)
         base = output._base
         position = next((n for n, arg in enumerate(args) if arg is base), None)
-        if position is None or self.inputs[position] is None:
+        if position is None:
+            position = next((-1 - n for n, one in enumerate(bases) if one is base), None)
+        elif self.inputs[position] is None:
+            position = None
+        if position is None:
+            found = None if output.requires_grad else self._detached_input(base, args)
+            return None if found is None else replace(found, then=view_maker(output))
+        if output.requires_grad is not base.requires_grad:
             return None
-        if output.requires_grad is not (base.requires_grad and torch.is_grad_enabled()):
-            return None
-        return View(position, view_maker(output))
+        return View(
+            position,
+            view_maker(output),
+            grad_mode=not is_made_without_grad(output),
+            several=is_one_of_several_views(output),
+            early=_is_forbidden(output),
+        )
 
     def _detached_input(self, output: Any, args: Sequence[Any]) -> View | None:
         """The input that an output is by `detach()`: they count their changes together."""
@@ -308,33 +451,164 @@ class Translation:
                 return View(position, torch.Tensor.detach) if same else None
         return None
 
-    def _observe(self, position: int, layout: Layout, arg: Any, changes: int) -> None:
-        if changes and (arg.requires_grad or tuple(arg.shape) != layout.shape):
-            raise UnsupportedOperator(
-                f"an in-place change of a {layout.kind.__name__}",
-                "autograd follows it, or its shape changes",
-                "write out of place",
-            )
-        if changes:
-            self.versions[position] = changes
-
     def rebuilt(self, args: Sequence[Any], values: Sequence[Any]) -> tuple[Any, ...]:
-        """The program's outputs from those of the compiled parts."""
+        """The program's effects on its inputs, and its outputs, from those of the compiled parts."""
         remaining = iter(values)
-        results: list[Any] = []
-        for output, tangent, changes in zip(self.outputs, self.tangents, self.changes, strict=True):
+        made: dict[int, Any] = {}
+        for number, output in enumerate(self.outputs):
+            if isinstance(output, View) and output.early and output.input >= 0:
+                made[number] = output.of(args[output.input])
+        for position, change in self.changes.items():
+            _apply(change, args[position], remaining)
+        pairs = zip(self.outputs, self.tangents, self.versions, strict=True)
+        for number, (output, tangent, versions) in enumerate(pairs):
             if isinstance(output, int):
-                results.append(args[output])
-            elif isinstance(output, View):
-                results.append(output.make(args[output.input]))
-            else:
-                results.append(_rebuilt(output, remaining, expected=tangent))
-                for _ in range(changes):
-                    increment_version(results[-1])
-        for position, changes in self.versions.items():
-            for _ in range(changes):
-                increment_version(args[position])
-        return tuple(results)
+                made[number] = args[output]
+            elif not isinstance(output, View):
+                made[number] = _rebuilt(output, remaining, expected=tangent)
+                _count_up(made[number], versions)
+        for number, output in enumerate(self.outputs):
+            if isinstance(output, View) and number not in made:
+                where = output.input
+                made[number] = output.of(args[where] if where >= 0 else made[-1 - where])
+        return tuple([made[number] for number in range(self.count)])
+
+
+def _shared_bases(outputs: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """The outputs, then what several of them are views of that is neither among them nor an input."""
+    found: list[Any] = list(outputs)
+    known = {id(one) for one in (*outputs, *args)}
+    met: set[int] = set()
+    for output in outputs:
+        if is_wrapper(output) and output._is_view():
+            base = output._base
+            if id(base) in met and id(base) not in known:
+                known.add(id(base))
+                found.append(base)
+            met.add(id(base))
+    return found
+
+
+def _is_forbidden(view: torch.Tensor) -> bool:
+    """Whether autograd refuses to tell a view's history: made under `no_grad`, and its base was written since."""
+    try:
+        view.grad_fn  # noqa: B018 - asking is what raises
+    except RuntimeError:
+        return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What tells whether an input was changed: its version, its history, its parts."""
+
+    version: int
+    grad_fn: Any
+    parts: tuple[tuple[tuple[str, ...], Any, Any], ...]
+
+    @staticmethod
+    def of(arg: Any) -> _State:
+        if not is_wrapper(arg):
+            return _State(0, None, ())
+        parts = tuple((way, part, _geometry(part)) for way, part in _paths(arg, ()))
+        return _State(_version(arg), arg.grad_fn, parts)
+
+
+def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def _paths(tensor: Any, way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The parts of a tensor at all depths, and the names that lead to them."""
+    for name in tensor.__tensor_flatten__()[0]:
+        part = getattr(tensor, name)
+        if isinstance(part, torch.Tensor):
+            yield (*way, name), part
+            if is_wrapper(part):
+                yield from _paths(part, (*way, name))
+
+
+def _changed(
+    layout: Layout, arg: Any, before: _State, leaf: Leaf, results: list[Any]
+) -> Change | None:
+    """How the program changed an input; the histories of its new parts are appended to the results.
+
+    Raises:
+        RuntimeError: eager's own, where a leaf was written that requires a gradient.
+        UnsupportedOperator: it is made in another way than before, or has another layout.
+    """
+    changed = _version(arg) - before.version
+    through_autograd = arg.requires_grad and arg.grad_fn is not before.grad_fn
+    if through_autograd and leaf:
+        _write_to_a_leaf("view" if arg.grad_fn.name().endswith("CopySlices") else leaf)
+    if take_apart(arg, []) != layout or tuple(arg.stride()) != layout.stride:
+        raise _remade(layout)
+    replaced = _replaced(before, arg, layout)
+    detached = before.grad_fn is not None and not arg.requires_grad
+    if not (changed or through_autograd or detached or replaced):
+        return None
+    results.extend(part for _, part in replaced)
+    histories: list[Any] = []
+    tangent = None
+    if through_autograd:
+        tangent = _tangent_layout(arg, layout)
+        with torch.enable_grad():
+            parts = _unwrapped(arg, [tangent])
+            histories = [History.apply(part) for part in parts if part.requires_grad]
+        results.extend(histories)
+    ways = tuple(way for way, _ in replaced)
+    return Change(changed, len(histories), tangent, detached, ways)
+
+
+def _replaced(before: _State, arg: Any, layout: Layout) -> list[tuple[tuple[str, ...], Any]]:
+    """The plain parts that are other tensors than before, and the names that lead to them."""
+    former = {way: (part, geometry) for way, part, geometry in before.parts}
+    found: list[tuple[tuple[str, ...], Any]] = []
+    for way, part in _paths(arg, ()):
+        if is_wrapper(part):
+            continue
+        was, geometry = former[way]
+        if part is not was:
+            found.append((way, part))
+        elif _geometry(part) != geometry:
+            raise _remade(layout)
+    return found
+
+
+def _remade(layout: Layout) -> UnsupportedOperator:
+    return UnsupportedOperator(
+        f"a change of the shape or the make of a {layout.kind.__name__} in place",
+        "the caller's own would have to be taken apart and put together as another",
+        "use the out-of-place operator",
+    )
+
+
+def _write_to_a_leaf(leaf: Leaf) -> None:
+    """Raise what eager raises."""
+    with torch.enable_grad():
+        one = torch.zeros(1, requires_grad=True)
+        (one[0] if leaf == "view" else one).mul_(1)
+
+
+def _apply(change: Change, arg: Any, values: Iterator[Any]) -> None:
+    """Make an input what the program made of it; its parts' memory is written already."""
+    for way in change.replaced:
+        owner = arg
+        for name in way[:-1]:
+            owner = getattr(owner, name)
+        setattr(owner, way[-1], next(values))
+    histories = [next(values) for _ in range(change.histories)]
+    if change.detached:
+        arg.detach_()
+    if histories:
+        with torch.enable_grad(), preserve_version(arg):
+            Rewritten.apply(arg, change.tangent, *histories)
+    _count_up(arg, change.versions)
+
+
+def _count_up(tensor: Any, changes: int) -> None:
+    for _ in range(changes):
+        increment_version(tensor)
 
 
 def _tangent_layout(output: Any, layout: Any) -> Layout:
@@ -365,8 +639,9 @@ def _rebuilt(
     if layout is None:
         return next(values)
     parts = [next(values) for _ in range(_count(layout))]
-    if torch.is_grad_enabled() and any(part.requires_grad for part in parts):
-        return Wrap.apply(layout, gradient, expected or layout, *parts)
+    if any(part.requires_grad for part in parts):
+        with torch.enable_grad():
+            return Wrap.apply(layout, gradient, expected or layout, *parts)
     return put_together(layout, iter([part.detach() for part in parts]))
 
 
@@ -382,8 +657,27 @@ def _count(layout: Layout | Given | None) -> int:
 
 def translated(function: FlatFunction, example_inputs: Sequence[Any]) -> Translation:
     """The function of the parts of its inputs."""
-    layouts = [take_apart(value, []) if is_wrapper(value) else None for value in example_inputs]
-    return Translation(function, layouts, gradients=[[] for _ in layouts])
+    layouts: list[Layout | int | None] = []
+    leaves: list[Leaf] = []
+    first: dict[int, int] = {}
+    for position, value in enumerate(example_inputs):
+        if not is_wrapper(value):
+            layouts.append(None)
+            leaves.append("")
+            continue
+        earlier = first.setdefault(id(value), position)
+        layouts.append(take_apart(value, []) if earlier == position else earlier)
+        leaves.append(_leaf(value))
+    return Translation(function, layouts, leaves, gradients=[[] for _ in layouts])
+
+
+def _leaf(value: torch.Tensor) -> Leaf:
+    if not value.requires_grad:
+        return ""
+    if value.is_leaf:
+        return "leaf"
+    base = value._base
+    return "view" if base is not None and base.is_leaf and base.requires_grad else ""
 
 
 def callable_of(translation: Translation, compiled: Boxed) -> Boxed:
@@ -396,3 +690,36 @@ def callable_of(translation: Translation, compiled: Boxed) -> Boxed:
 
     call.boxed = True  # type: ignore[attr-defined]
     return call
+
+
+@dataclass(frozen=True, slots=True)
+class MadeOf:
+    """How a gradient that a graph returns is put together: its layout, and what its parts are like."""
+
+    layout: Layout
+    metas: tuple[TensorMeta, ...]
+
+    def __call__(self, parts: Sequence[Any], sizes: Any) -> Any:
+        """The gradient; None where no part is there, and zeros for a part that is not."""
+        if all(part is None for part in parts):
+            return None
+        filled = [
+            zeros_of(meta, sizes) if part is None else part
+            for part, meta in zip(parts, self.metas, strict=True)
+        ]
+        return put_together(self.layout, iter(list(map(_for_one_owner, filled))))
+
+
+def gradients_of_results(
+    made_of: Sequence[MadeOf | None],
+) -> Callable[[Sequence[Any], Any], list[Any]]:
+    """A function that makes the gradients of what a backward graph returns."""
+
+    def made(results: Sequence[Any], sizes: Any) -> list[Any]:
+        remaining = iter(results)
+        return [
+            next(remaining) if one is None else one([next(remaining) for _ in one.metas], sizes)
+            for one in made_of
+        ]
+
+    return made

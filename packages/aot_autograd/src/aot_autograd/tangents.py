@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from aot_autograd.functional import contiguous_stride
-from aot_autograd.sizes import evaluated
+from aot_autograd.sizes import evaluated, zeros_of
 from aot_autograd.subclasses import is_wrapper
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def present(tangents: list[Any]) -> list[Any]:
 def with_zeros(metadata: FunctionMetadata, tangents: list[Any], sizes: Sizes | None) -> list[Any]:
     """The tangents, zeros where one is absent."""
     return [
-        _zeros(meta, sizes) if tangent is None else tangent
+        zeros_of(meta, sizes) if tangent is None else tangent
         for tangent, meta in zip(tangents, metadata.tangents, strict=True)
     ]
 
@@ -99,13 +99,6 @@ def tangent_layout(
         return tangents, absent, foreign
 
     return lay_out
-
-
-def _zeros(meta: TensorMeta, sizes: Sizes | None) -> torch.Tensor:
-    shape: Any = evaluated(meta.shape, sizes) if sizes else meta.shape
-    stride: Any = evaluated(meta.stride, sizes) if sizes else meta.stride
-    made = torch.empty_strided(shape, stride, dtype=meta.dtype, device=meta.device)
-    return made.zero_()
 
 
 def _laid_out(

@@ -37,6 +37,7 @@ from aot_autograd.runtime import (
     without_effects,
 )
 from aot_autograd.seeds import generator_states, generators_as
+from aot_autograd.subclasses import gradients_of_results
 from aot_autograd.tangents import (
     present,
     promised_layouts,
@@ -271,6 +272,8 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
     in_order = picker(keeping.order) if keeping.order else None
     lay_out = tangent_layout(metadata)
     gradients_expected = len(metadata.differentiable)
+    results_expected = metadata.backward_results
+    put_together = gradients_of_results(metadata.made_of) if metadata.made_of else None
     backwards, everything = compiled.backward, compiled.backward.everything
     known = backwards.known
     saves = bool(keeping.inputs or keeping.outputs)
@@ -304,15 +307,17 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
             # Where no tensors are saved, eager allows a second backward.
             ctx.kept = (None, None, numbers, sizes) if numbers else None
         results = run(values)
-        if len(results) != gradients_expected:
-            checked_length(results, gradients_expected, "backward")
+        if len(results) != results_expected:
+            checked_length(results, results_expected, "backward")
         if chosen.unreached:
             results = _without(results, chosen.unreached)
+        if put_together is not None:
+            results = put_together(results, sizes)
         return (None, None, *results)
 
     tangents = tangent_outputs(metadata)
     refused = any(metadata.backward_errors) or len(tangents) > _MOST_BITS
-    if _native.node is None or refused or _draws(compiled):
+    if _native.node is None or refused or _draws(compiled) or metadata.made_of:
         return backward
 
     def resolve(absent: int) -> tuple[Any, ...] | None:

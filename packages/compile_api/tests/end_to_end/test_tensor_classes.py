@@ -34,18 +34,7 @@ whole = partial(compile_api.compile, fullgraph=True, options={"strict": True})
 @pytest.mark.parametrize("name", CASES)
 def test_inputs(name, make, grad):
     function, inputs = CASES[name]
-    if name == "beside_plain" and grad:
-        pytest.skip("the gradient of a plain tensor is no plain one: the graph runs eagerly")
     compare(function, whole(function), partial(inputs, make, grad))
-
-
-@pytest.mark.parametrize("make", [two, nested])
-def test_a_gradient_of_another_kind_is_left_to_eager(make):
-    function, inputs = CASES["beside_plain"]
-    compiled = compile_api.compile(function, options={"strict": False})
-    with pytest.warns(compile_api.errors.CompileWarning, match="a gradient that is a Two"):
-        compiled(*inputs(make, True))
-    compare(function, compiled, partial(inputs, make, True))
 
 
 @pytest.mark.parametrize("grad", [False, True])
