@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 
+import primtorch
 from primtorch.errors import RegistrationError
 from primtorch.fake import RULES, infer, meta_of, shape_rule
 
@@ -50,6 +51,34 @@ def test_symbolic_rules_give_the_static_result(layout: str) -> None:
     wrong = {name: found for name, found in comparison.wrong.items() if name not in KNOWN_WRONG}
     assert wrong == {}
     assert sum(comparison.right.values()) > 100
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.randn(3, 4)[:, 1:3],
+        lambda: torch.randn(3, 4)[:0, 1:3],
+        lambda: torch.randn(3, 4).t()[:, :0],
+        lambda: torch.randn(4).expand(3, 4),
+        lambda: torch.randn(2, 3, 4, 5).permute(1, 0, 3, 2)[:, :, :0],
+        lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        lambda: torch.randn(2, 3, 4, 5, 6).to(memory_format=torch.channels_last_3d),
+    ],
+)
+def test_softmax_is_row_major_with_or_without_elements(make) -> None:
+    x, aten = make(), torch.ops.aten
+    calls = {
+        aten._softmax.default: (x, 0, False),
+        aten._log_softmax.default: (x, -1, False),
+        aten._safe_softmax.default: (x, 0),
+        aten._softmax_backward_data.default: (x, x, 0, torch.float32),
+        aten._log_softmax_backward_data.default: (x, x, 0, torch.float32),
+    }
+    for operator, arguments in calls.items():
+        expected = operator(*arguments)
+        assert infer(operator, arguments, {}).stride == expected.stride(), operator
+        taken_apart = primtorch.decomposition_table("inductor")[operator](*arguments)
+        assert taken_apart.stride() == expected.stride(), operator
 
 
 def test_two_rules_for_one_operator_are_refused() -> None:

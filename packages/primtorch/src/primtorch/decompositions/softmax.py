@@ -26,12 +26,17 @@ def _widened(self: Tensor, half_to_float: bool) -> tuple[Tensor, torch.dtype]:
     return contiguous(cast(self, computation_dtype(self.dtype))), result
 
 
+def _nothing(self: Tensor, dtype: torch.dtype) -> Tensor:
+    """No elements, in row-major strides: any strides count as contiguous then."""
+    return aten.full.default(list(self.shape), 0, dtype=dtype, device=self.device)
+
+
 @decomposes(aten._softmax.default)
 def _softmax(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
     """exp(x) / sum(exp(x)) along `dim`."""
     wide, result = _widened(self, half_to_float)
     if wide.numel() == 0:
-        return cast(wide, result) if wide is not self else aten.clone.default(wide)
+        return _nothing(self, result)
     powers = aten.exp.default(wide - aten.amax.default(wide, [dim], True))
     return cast(powers / aten.sum.dim_IntList(powers, [dim], True), result)
 
@@ -41,7 +46,7 @@ def _log_softmax(self: Tensor, dim: int, half_to_float: bool) -> Tensor:
     """x - log(sum(exp(x))) along `dim`."""
     wide, result = _widened(self, half_to_float)
     if wide.numel() == 0:
-        return cast(wide, result) if wide is not self else aten.clone.default(wide)
+        return _nothing(self, result)
     shifted = wide - aten.amax.default(wide, [dim], True)
     total = aten.sum.dim_IntList(aten.exp.default(shifted), [dim], True)
     return cast(shifted - aten.log.default(total), result)

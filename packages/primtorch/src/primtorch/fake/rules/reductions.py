@@ -321,10 +321,10 @@ def flip(sizes: Sizes, x: TensorMeta, dims: Sequence[int]) -> TensorMeta:
 # ---------------------------------------------------------------- softmax
 @shape_rule("_softmax", "_log_softmax")
 def softmax(sizes: Sizes, x: TensorMeta, dim: int, half_to_float: bool) -> TensorMeta:
-    """Softmax along a dimension; half_to_float returns float32 from half inputs (CUDA only)."""
+    """Softmax along a dimension, row-major; half_to_float returns float32 from half inputs (CUDA only)."""
+    del sizes
     wrap_dimension(dim, x.ndim)
-    dtype = torch.float32 if half_to_float else x.dtype
-    return TensorMeta(x.shape, _softmax_strides(sizes, x), dtype, x.device)
+    return x.contiguous(x.shape, torch.float32 if half_to_float else x.dtype)
 
 
 @shape_rule("_safe_softmax")
@@ -332,25 +332,19 @@ def safe_softmax(
     sizes: Sizes, x: TensorMeta, dim: int, dtype: torch.dtype | None = None
 ) -> TensorMeta:
     """Softmax that is zero where all inputs are -inf."""
+    del sizes
     wrap_dimension(dim, x.ndim)
-    return TensorMeta(x.shape, _softmax_strides(sizes, x), dtype or x.dtype, x.device)
-
-
-def _softmax_strides(sizes: Sizes, x: TensorMeta) -> Shape:
-    from primtorch.fake.geometry import suggested_format
-
-    return format_strides(sizes, x, x.shape, suggested_format(sizes, x))
+    return x.contiguous(x.shape, dtype or x.dtype)
 
 
 @shape_rule("_softmax_backward_data", "_log_softmax_backward_data")
 def softmax_backward(
     sizes: Sizes, grad_output: TensorMeta, output: TensorMeta, dim: int, input_dtype: torch.dtype
 ) -> TensorMeta:
-    """The gradient of softmax, in the memory order of the incoming gradient."""
-    del output
+    """The gradient of softmax, row-major."""
+    del sizes, output
     wrap_dimension(dim, grad_output.ndim)
-    stride = _softmax_strides(sizes, grad_output)
-    return TensorMeta(grad_output.shape, stride, input_dtype, grad_output.device)
+    return grad_output.contiguous(grad_output.shape, input_dtype)
 
 
 # ---------------------------------------------------------------- sorting
