@@ -44,6 +44,7 @@ def make_kernel(
     reuses=(),
     tile=None,
     split=False,
+    streamed=(),
 ):
     access = {}
     names = {local.name for local in locals_}
@@ -71,7 +72,7 @@ def make_kernel(
         scalars=tuple(scalars),
         locals=tuple(locals_),
         reuses=tuple(reuses),
-        decisions=Decisions(parallel, vector, tile, split, 1, 1, False),
+        decisions=Decisions(parallel, vector, tile, split, 1, 1, False, tuple(streamed)),
         device=torch.device("cpu"),
         nodes=(),
     )

@@ -582,7 +582,8 @@ def test_tiled_transposition(dtype, parallel, shape):
 )
 @pytest.mark.parametrize("shape", [(2, 40, 77), (1, 1, 300), (3, 64, 64), (1, 1030, 2050)])
 @pytest.mark.parametrize("offset", [0, 3])
-def test_a_transposition_alone_goes_from_memory_to_memory(dtype, shape, offset):
+@pytest.mark.parametrize("least", [None, 0, 1 << 16])
+def test_a_transposition_alone_goes_from_memory_to_memory(dtype, shape, offset, least):
     """In whole blocks and rests of them, past the caches where it is large, to rows that are lines and to others."""
     batch, rows, columns = shape
     recorder = Recorder(shape)
@@ -593,7 +594,9 @@ def test_a_transposition_alone_goes_from_memory_to_memory(dtype, shape, offset):
     x = (torch.rand(count) * 50).to(dtype)
     storages = {"x": x, "out": torch.zeros(count + offset, dtype=dtype)}
     body = recorder.finish()
-    check(body, storages, tile=Tile((1, 2), 64), parallel=2, threads=2, rtol=0, atol=0)
+    streamed = () if least is None else (("out", least),)
+    tile = Tile((1, 2), 64)
+    check(body, storages, tile=tile, parallel=2, threads=2, streamed=streamed, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["argmax", "argmin"])

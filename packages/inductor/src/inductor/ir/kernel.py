@@ -90,6 +90,8 @@ class Decisions:
             threading threshold.
         bytes: bytes moved.
         wide_index: some buffer has 2**31 elements or more (or may have).
+        streamed: results that a processor writes past its caches, each with the bytes from which on; 0: they are known
+            to be so large.
     """
 
     parallel: int
@@ -99,6 +101,7 @@ class Decisions:
     work: Size
     bytes: Size
     wide_index: bool
+    streamed: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -189,6 +189,10 @@ def kernel_text(kernel: Kernel) -> str:
     how.extend(f"{new} over {old}" for new, old in kernel.reuses)
     if decisions.wide_index:
         how.append("64-bit index")
+    how.extend(
+        f"{buffer} past the caches" + (f" from {least} bytes on" if least else "")
+        for buffer, least in decisions.streamed
+    )
     lines.append("  " + ", ".join(how))
     return "\n".join(lines) + "\n" + body_text(kernel.body)
 

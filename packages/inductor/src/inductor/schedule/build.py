@@ -23,6 +23,7 @@ from inductor.schedule.row_lists import sum_scattered_rows
 from inductor.schedule.scatter_sums import scatter_into_sums
 from inductor.schedule.simplify import simplify_loops
 from inductor.schedule.split import split_kernels
+from inductor.schedule.stores import with_streams
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +69,8 @@ def build(
         steps = check_first(graph, steps)
     memory = plan_memory(graph, steps)
     final = tuple(with_reuses(step, memory) for step in steps)
+    if not for_gpu:
+        final = with_streams(final)
     return Program(graph, Schedule(final, tuple(fusion.notes)), memory, card)
 
 

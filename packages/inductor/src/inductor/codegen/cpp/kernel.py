@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CppKernel", "kernel_source"]
 
-_STREAMED = 4 << 20
-"""Bytes of a transposition's result from which on it is written past the caches (measured on 1 MB of second cache)."""
-
 
 @dataclass(frozen=True, slots=True)
 class CppKernel:
@@ -118,7 +115,7 @@ class _KernelPrinter(SweepPrinter):
                 self.emit(position)
 
     def _turned_copy(self) -> None:
-        """A share of a transposition's rows at once; `_STREAMED` bytes and more are written past the caches."""
+        """A share of a transposition's rows at once."""
         tile, body = self.kernel.decisions.tile, self.kernel.body
         assert tile is not None
         across, along = min(tile.dimensions), len(body.ranges) - 1
@@ -142,7 +139,10 @@ class _KernelPrinter(SweepPrinter):
         source = f"(const {kind} *)&{self._address(load.buffer, load.index)}"
         target = f"({kind} *)&{self._address(store.buffer, store.index)}"
         (stride,) = self.turned.values()
-        large = f"{' * '.join(extents)} * {itemsize} >= {_STREAMED}l"
+        least = dict(self.kernel.decisions.streamed).get(store.buffer)
+        large = "false" if least is None else "true"
+        if least:
+            large = f"{' * '.join(extents)} * {itemsize} >= {least}l"
         self.line(
             f"ci_transpose<{kind}>({source}, {self.index(stride)}, {target}, {self.index(step)}, "
             f"{rows}, {columns}, {large});"

@@ -16,7 +16,7 @@ import torch
 from inductor.codegen.cpp.entry import STRIP, EntryPrinter
 from inductor.codegen.cpp.types import C_TYPES, Value, storage_type
 from inductor.ir.operations import combines
-from primtorch.symbolic import free_symbols, substitute
+from primtorch.symbolic import substitute
 
 if TYPE_CHECKING:
     from inductor.codegen.cpp.reductions import Accumulator
@@ -29,13 +29,6 @@ _WHOLE = {"erf": False, "exp": True}
 """Operations that `strips.h` has for a strip of floats; True: better than one by one only on vectors of 512 bits."""
 
 _NARROWED = frozenset({torch.bfloat16, torch.float16})
-
-BROKEN = 4 << 20
-STRAIGHT = 16 << 20
-"""Bytes of a result from which on it is written past the caches: where its rows lie apart, each starts slowly because
-the caches first read what is overwritten; one straight run gains only when it is no longer in the caches anyway when
-somebody reads it (measured on 1 MB of second cache for each core and 32 MB of third)."""
-_STREAMS = 4
 
 
 class StripPrinter(EntryPrinter):
@@ -138,7 +131,7 @@ class StripPrinter(EntryPrinter):
             verb, source = "to", operation.operands[0]
             if operation.dtype in _NARROWED:
                 verb, source = self._narrowing(source, position, operation.dtype)
-            elif operation.dtype is not torch.float32 or not self._streams(operation, variable):
+            elif operation.dtype is not torch.float32 or not self._streams(operation):
                 continue
             if verb == "to" and self.operations[source].dtype is torch.float32:
                 found[position] = source
@@ -150,26 +143,9 @@ class StripPrinter(EntryPrinter):
         assert operation.index is not None
         return substitute(operation.index, {variable: variable + 1}) - operation.index
 
-    def _streams(self, operation: Operation, variable: Symbol) -> bool:
-        """Whether a result is so large that the caches are better kept out of its way; see `BROKEN`."""
-        body, buffer = self.kernel.body, operation.buffer
-        stores = [op for op in self.operations.values() if op.name == "store"]
-        if not self.wide or buffer in self.locals or len(stores) > _STREAMS:
-            return False
-        taken = {old for new, old in self.kernel.reuses if new == buffer}
-        if {buffer, *taken} & body.reads or self.accumulates:
-            return False  # what is overwritten is in the caches
-        assert operation.index is not None
-        size = operation.dtype.itemsize
-        for symbol in free_symbols(operation.index):
-            extent = self._extents.get(symbol)
-            if not isinstance(extent, int):
-                return False
-            size *= extent
-        loops = [*self.outer, *self.inner]
-        around = loops[: loops.index(variable)]
-        broken = bool(around) and self._step(operation, around[-1]) != self._extents[variable]
-        return size >= (BROKEN if broken else STRAIGHT)
+    def _streams(self, operation: Operation) -> bool:
+        """Whether a result is written past the caches; the instructions are those of 512-bit vectors."""
+        return self.wide and (operation.buffer, 0) in self.kernel.decisions.streamed
 
     def _repeatable(self, positions: list[int]) -> bool:
         """Whether doing a point twice gives the same: nothing that is read is written."""
@@ -232,7 +208,7 @@ class StripPrinter(EntryPrinter):
             assert operation.buffer is not None
             assert operation.index is not None
             address = self._address(operation.buffer, operation.index)
-            streams = self._streams(operation, variable)
+            streams = self._streams(operation)
             verb = "stream" if streams else "narrow"
             self.streaming = self.streaming or streams
             self.line(
