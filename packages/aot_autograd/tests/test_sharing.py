@@ -146,3 +146,34 @@ def test_a_written_storage_that_an_input_sees_conjugated_is_refused(graph_runner
     x = torch.randn(3, dtype=torch.complex64)
     with pytest.raises(aot_autograd.UnsupportedAliasing, match="lazily conjugated"):
         compiled(x, x.conj())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda v: v[..., :1].mul_(2),
+        lambda v: (v[..., :1], v.mul_(3))[0],
+        lambda v: (v.mul_(3), v[..., :1])[1],
+        lambda v: (v[..., :1], v.mul_(3), v[1:])[::2],
+        lambda v: (v[1:][0].mul_(2), v[0]),
+        lambda v: (v[1:], v[0].sin_(), v.mul_(2))[0][0],
+    ],
+)
+@pytest.mark.parametrize("view", [True, False])
+def test_gradients_of_a_written_input_take_the_way_of_eager(graph_runner, function, view):
+    """Views of it that are older than the write lead past it, to its base."""
+
+    def run(call):
+        leaf = torch.linspace(-1, 1, 12).requires_grad_()
+        whole = leaf.view(3, 4) * 1
+        value = whole.view(3, 4) if view else whole
+        value.retain_grad()
+        outputs = call(value)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        total = sum((one * (2 + number)).sum() for number, one in enumerate([value, *outputs]))
+        total.backward()
+        return value.grad, leaf.grad
+
+    torch.testing.assert_close(
+        run(aot_autograd.aot_function(function, graph_runner)), run(function), rtol=0, atol=0
+    )

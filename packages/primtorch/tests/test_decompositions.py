@@ -229,3 +229,14 @@ def test_a_gated_recurrent_cell(biased):
     found = TABLE[aten._thnn_fused_gru_cell_backward.default](grad, workspace, biased)
     torch.testing.assert_close(found[: len(leaves)], wanted)
     assert (found[3] is not None) == biased
+
+
+def test_the_angle_of_complex_numbers_is_row_major():
+    numbers = torch.randn(2, 3, 4, 5, dtype=torch.complex64)
+    for given_numbers in (
+        numbers.mT,
+        numbers[..., 1:3],
+        numbers[:, :1].expand(2, 3, 4, 5),
+        numbers.to(memory_format=torch.channels_last),
+    ):
+        same(aten.angle.default, given_numbers)

@@ -76,15 +76,18 @@ class Storage:
 
 
 class Value:
-    """What a recorded fake tensor stands for."""
+    """What a recorded fake tensor stands for; `born` is how often its memory had been written when it was made.
 
-    __slots__ = ("chain", "generation", "node", "storage")
+    A view of a view is as old as that one: autograd knows both by their base.
+    """
+
+    __slots__ = ("born", "chain", "generation", "node", "storage")
 
     def __init__(self, storage: Storage, chain: ViewChain, node: Node) -> None:
         self.storage = storage
         self.chain = chain
         self.node = node
-        self.generation = storage.generation
+        self.generation = self.born = storage.generation
 
 
 def value_of(tensor: FakeTensor) -> Value:

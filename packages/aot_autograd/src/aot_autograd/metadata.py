@@ -55,7 +55,8 @@ too by `.data`: before its views were made, or after them (then it is no view in
 class InputAlias:
     """The output is input number `input` itself (`identical`) or another tensor on its memory.
 
-    `-1 - k` means the k-th shared storage. `version` is the count of a severed alias's own counter.
+    `-1 - k` means the k-th shared storage. `version` is the count of a severed alias's own counter. `earlier`: it was
+    made before the input, itself a view, was written: its history is that of the input's base then, not the input's.
     """
 
     input: int
@@ -63,6 +64,7 @@ class InputAlias:
     making: Making
     identical: bool
     version: int = 0
+    earlier: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -345,7 +345,15 @@ class Observation:
         if making == "view" and not tracked and number >= 0 and self.specs[number].requires_grad:
             making = "detached"
         chain = self._after_layout(output, base)
-        return InputAlias(where, chain, making, identical=False, version=version)
+        earlier = (
+            tracked
+            and number >= 0
+            and self.specs[number].is_view
+            and not storage.layout
+            and output.record.born < storage.generation
+            and all(step.grad_mode for step in chain)
+        )
+        return InputAlias(where, chain, making, identical=False, version=version, earlier=earlier)
 
     def _after_layout(self, output: FakeTensor, base: FakeTensor) -> ViewChain:
         """The views from the base, in the layout that it has at the end, to an alias of it."""

@@ -161,6 +161,8 @@ class RecordingContext:
         result = FakeTensor.create(tensor.meta, self, environment=self.environment)
         result.record = made = Value(value.storage, value.chain, value.node)
         made.generation = value.generation
+        if value.chain:
+            made.born = value.born
         return result
 
     @contextmanager
@@ -357,6 +359,8 @@ class RecordingContext:
         value.storage.aliases += 1
         result.record = made = Value(value.storage, (*value.chain, step), node)
         made.generation = value.generation
+        if value.chain:
+            made.born = value.born
         return result
 
     def _views(self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -222,11 +222,16 @@ def needs_epilogue(metadata: FunctionMetadata) -> bool:
 class Epilogue:
     """Writes mutations and builds the user's outputs from the graph's values."""
 
-    __slots__ = ("_kept", "_metadata", "_mutation_values", "_outputs", "inputs")
+    __slots__ = ("_earlier", "_metadata", "_mutation_values", "inputs")
 
     def __init__(self, metadata: FunctionMetadata) -> None:
         self._metadata = metadata
         self._mutation_values = metadata.mutation_values
+        self._earlier = tuple(
+            (number, output)
+            for number, output in enumerate(metadata.outputs)
+            if isinstance(output, InputAlias) and output.earlier
+        )
         kept = {mutation.input for mutation in metadata.mutations}
         kept.update(out.input for out in metadata.outputs if isinstance(out, InputAlias))
         self.inputs = tuple(sorted(kept))
@@ -246,6 +251,11 @@ class Epilogue:
         metadata = self._metadata
         grad_mode = metadata.grad_mode
         try:
+            set_grad_enabled(True)
+            made = {
+                number: _replay(output.chain, kept[output.input], sizes, output.making)
+                for number, output in self._earlier
+            }
             for mutation in metadata.mutations:
                 set_grad_enabled(mutation.through_autograd)
                 position = mutation.position
@@ -256,7 +266,7 @@ class Epilogue:
             set_grad_enabled(True)
             first = self._mutation_values
             results: list[Any] = []
-            for output in metadata.outputs:
+            for number, output in enumerate(metadata.outputs):
                 match output:
                     case GraphOutput():
                         value = values[first + output.position]
@@ -265,8 +275,8 @@ class Epilogue:
                             _count(value, output.version)
                         results.append(value)
                     case InputAlias():
-                        value = kept[output.input]
-                        if not output.identical:
+                        value = made[number] if output.earlier else kept[output.input]
+                        if not (output.identical or output.earlier):
                             value = _replay(output.chain, value, sizes, output.making)
                             _count(value, output.version)
                         results.append(value)

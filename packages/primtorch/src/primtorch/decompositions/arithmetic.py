@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from primtorch.decompositions.views import contiguous
 from primtorch.promotion import (
     Promotion,
     cast,
@@ -485,9 +486,9 @@ def _scalar_name(dtype: torch.dtype) -> str:
 
 @decomposes(aten.angle.default)
 def angle(self: Tensor) -> Tensor:
-    """The argument of a complex number; 0 or pi for a real one, NaN kept."""
+    """The argument of a complex number, row-major as eager's; 0 or pi for a real one, NaN kept."""
     if self.dtype.is_complex:
-        parts = aten.view_as_real.default(self)
+        parts = contiguous(aten.view_as_real.default(self))
         return aten.atan2.default(aten.select.int(parts, -1, 1), aten.select.int(parts, -1, 0))
     dtype = self.dtype if self.dtype.is_floating_point else torch.get_default_dtype()
     turned = aten.full.default([], math.pi, dtype=dtype, device=self.device)
