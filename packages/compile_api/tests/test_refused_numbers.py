@@ -38,3 +38,48 @@ def test_what_eager_refuses_is_refused(name, table):
         function(value)
     with pytest.raises(RuntimeError, match="probab|valid range"):
         compiled(value)
+
+
+def told(x):
+    try:
+        return torch.full_like(x, 300, dtype=torch.uint8)
+    except RuntimeError as error:
+        return x + len(str(error))
+
+
+REFUSED_WHATEVER_THE_ELEMENTS = {
+    "in place, another kind": (lambda x: x.clone().add_(1.5), torch.arange(3)),
+    "too large to fill": (lambda x: torch.full_like(x, 70000), torch.ones(3, dtype=torch.float16)),
+    "too large to assign": (lambda x: x.masked_fill(x > 1, 300), torch.ones(3, dtype=torch.uint8)),
+    "too large to pad": (lambda x: torch.nn.functional.pad(x, (1, 1), value=1e39), torch.ones(3)),
+    "no such kernel": (lambda x: torch.lerp(x, x, 1), torch.arange(3)),
+    "complex": (lambda x: x.clamp(min=0), torch.ones(3, dtype=torch.complex64)),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED_WHATEVER_THE_ELEMENTS)
+def test_what_eager_refuses_for_its_dtypes_and_numbers_is_refused(name):
+    function, value = REFUSED_WHATEVER_THE_ELEMENTS[name]
+    with pytest.raises(RuntimeError) as expected:
+        function(value)
+    with pytest.raises(type(expected.value)) as found:
+        compile_api.compile(function, options={"strict": True})(value)
+    assert str(found.value) == str(expected.value)
+
+
+def test_what_eager_refuses_is_caught_by_the_program():
+    x = torch.arange(3)
+    assert torch.equal(compile_api.compile(told, options={"strict": True})(x), told(x))
+
+
+def test_a_number_that_varies_and_leaves_the_dtype_is_refused():
+    def fill(x, number):
+        return torch.full_like(x, number)
+
+    compiled = compile_api.compile(fill, options={"strict": True})
+    x = torch.ones(3, dtype=torch.float16)
+    for number in (1.5, 2.5, 3.5, float("inf"), -float("inf")):
+        assert torch.equal(compiled(x, number), fill(x, number))
+    with pytest.raises(RuntimeError, match="without overflow"):
+        compiled(x, 1e30)
+    assert torch.equal(compiled(x, 4.5), fill(x, 4.5))

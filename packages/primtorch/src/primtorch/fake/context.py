@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from primtorch.errors import UnsupportedOperatorError
 from primtorch.fake.infer import infer
 from primtorch.fake.meta import TensorMeta
+from primtorch.fake.refusals import refuse
 from primtorch.fake.registry import functional_form, schema_of
 from primtorch.fake.tensor import FakeContext, FakeTensor, fakeify, foreign_among
 from primtorch.symbolic import Expression, Real, RealNode, RealSymbol, SizeEnvironment
@@ -56,6 +57,7 @@ class ShapeContext:
 
     def handle(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """The fake results of `op`; errors as `infer`."""
+        refuse(op, args, kwargs)
         schema = schema_of(op)
         if schema.is_mutable:
             return self._handle_mutation(op, args, kwargs)
