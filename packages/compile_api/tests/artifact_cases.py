@@ -302,6 +302,25 @@ def convolution():
     return layers[0].weight.grad, layers[1].running_mean, int(layers[1].num_batches_tracked)
 
 
+@case
+def asserted():
+    torch.manual_seed(0)
+    layers = torch.nn.Sequential(torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.2))
+
+    def program(x):
+        spread = layers(x).square() + 0.1
+        found = torch.distributions.Normal(x, spread)
+        return found.log_prob(found.rsample()).sum()
+
+    compiled = compile_api.compile(program, fullgraph=True)
+    results = [compiled(inputs(4, 8)).shape]
+    try:
+        compiled(inputs(4, 8) * float("nan"))
+    except ValueError as error:
+        results.append(str(error)[:40])
+    return (*results, layers[0].running_mean, int(layers[0].num_batches_tracked))
+
+
 def run(name):
     outcomes, captures = [], []
 

@@ -193,3 +193,10 @@ STATE_FUNCTIONS: tuple[tuple[str, str], ...] = (
 """Functions without arguments (autocast's take a device type, the context's the context) that tell
 the state, in the order that the extension's `set_state` takes their addresses.
 """
+
+
+def note_divergence(first: type, second: type) -> None:
+    """Let torch note which function computes the divergence of two classes of distributions, as its first call does."""
+    noted: Any = torch.distributions.kl._KL_MEMOIZE
+    if (first, second) not in noted:
+        noted[first, second] = torch.distributions.kl._dispatch_kl(first, second)

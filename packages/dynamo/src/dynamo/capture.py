@@ -22,7 +22,7 @@ import dynamo.machine.opcodes  # noqa: F401 - registers the opcodes
 from dynamo._native import Entry
 from dynamo._torch import DeviceContext, function_mode_stack, without_function_modes
 from dynamo.emit.effects import emit_effects
-from dynamo.emit.entry import build_entry, order_of_inputs
+from dynamo.emit.entry import Again, build_entry, order_of_inputs
 from dynamo.emit.reconstruct import CannotReconstruct, Emitter
 from dynamo.emit.resume import Resume, emit_step
 from dynamo.errors import (
@@ -35,6 +35,7 @@ from dynamo.errors import (
     describe_break,
 )
 from dynamo.faults import require_programs
+from dynamo.graph.expected import before, generators, obstacle, put_back, written_inputs
 from dynamo.graph.gradients import tangled
 from dynamo.graph.recorder import GraphInput, Recorder
 from dynamo.graph.sizes import History, Sizes
@@ -377,13 +378,38 @@ def _require_counters(session: Session) -> None:
         raise Restart
 
 
-def _again(request: Request, emitter: Emitter) -> str:
-    """The expression that makes the call eagerly, should the graph raise."""
+def _expected_outputs(machine: Machine, emitter: Emitter) -> list[str]:
+    """The names of the outputs that tell whether the branches on data went as expected."""
+    recorder = machine.session.recorder
+    if not recorder.expected:
+        return []
+    why = obstacle(recorder)
+    if why is not None:
+        for tick in recorder.expecting:
+            machine.break_ticks[tick] = (
+                BreakReason.DATA_DEPENDENT_BRANCH,
+                f"whether the program raises depends on a tensor's value, and {why}",
+            )
+        raise Restart
+    with torch._C.DisableTorchFunction():
+        return [emitter.value(value) for value in recorder.expected.values()]
+
+
+def _again(request: Request, emitter: Emitter, fine: list[str]) -> Again:
+    """How the call is made eagerly, should the graph raise or things go otherwise than expected."""
     code = request.function.__code__
     names = code.co_varnames[: len(request.arguments)]
     cells = set(code.co_cellvars)
     slots = "".join(emitter.source(LocalSource(name, name in cells)) + ", " for name in names)
-    return f"{emitter.constant(run_original)}({emitter.source(FunctionSource())}, ({slots}))"
+    call = f"{emitter.constant(run_original)}({emitter.source(FunctionSource())}, ({slots}))"
+    recorder = emitter.recorder
+    written, devices = written_inputs(recorder), generators(recorder)
+    if not fine or not (written or devices):
+        return Again(call, tuple(fine))
+    tensors = "".join(f"{_loaded(emitter, entry)}, " for entry in written)
+    named = "".join(f"{emitter.constant(device)}, " for device in devices)
+    keep = f"{emitter.constant(before)}(({tensors}), ({named}))"
+    return Again(call, tuple(fine), keep, emitter.constant(put_back))
 
 
 def _finish(
@@ -397,6 +423,7 @@ def _finish(
     message: str,
 ) -> Captured:
     recorder = session.recorder
+    fine = _expected_outputs(machine, emitter)
     _require_watched(machine, emitter.graph_outputs)
     if emitter.leaves_out:
         _require_untangled(machine, emitter)
@@ -412,7 +439,9 @@ def _finish(
         ]
         compiled = _compile_beneath(request, module, examples, recorder)
         graph_inputs = [_loaded(emitter, entry) for entry in inputs]
-    again = _again(request, emitter) if recorder.watched else None
+    again = None
+    if recorder.watched or fine:
+        again = _again(request, emitter, fine)
     guards: list[Guard] = [Guard(None, GuardKind.GLOBAL_STATE, state), *session.guards.values()]
     guards.extend(_aliasing(recorder))
     guards.extend(_arrays_apart(recorder))

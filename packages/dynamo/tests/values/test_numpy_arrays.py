@@ -89,6 +89,7 @@ PROGRAMS = {
     "choice": lambda a, b, c, m, u: (np.where(m, a, b), np.where(m, a, 0.0), np.where(b > 0, 1, -1),
                                      np.clip(a, 0, 1), a.clip(min=0.5), np.clip(b, -1, None),
                                      np.sort(a, axis=0), np.argsort(b, axis=1, kind="stable"),
+                                     np.argsort(a), a.T.argsort(axis=None), b.argsort(0), np.argsort(m),
                                      np.searchsorted(c[0], 0.7), np.nan_to_num(a), np.round(a, 1),
                                      np.isclose(a, b), np.diff(b), np.pad(a, 1)),
     "making": lambda a, b, c, m, u: (np.zeros(3), np.ones((2, 2), dtype=np.int32), np.zeros_like(b),

@@ -56,6 +56,12 @@ def has_kernel(operator: str, key: str) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(operator, key)
 
 
+def fake_implementation(operator: str) -> Any:
+    """What `torch.library.register_fake` was given for an operator ("mylib::sort"); None if nothing."""
+    kernel = torch._library.simple_registry.singleton.find(operator).fake_impl.kernel
+    return None if kernel is None else kernel.func
+
+
 def operator_names() -> list[str]:
     """Every operator that the dispatcher knows: "aten::add.Tensor", "aten::relu"."""
     return list(torch._C._dispatch_get_all_op_names())

@@ -144,3 +144,24 @@ def test_integers_are_counted_as_eager_counts_them():
     expected = torch.arange(0.1, 3.9, 1, dtype=torch.int64).shape
     made = infer(aten.arange.start_step, (0.1, 3.9, 1), {"dtype": torch.int64})
     assert made.shape == tuple(expected) == (3,)
+
+
+def test_an_operator_of_the_users_tells_its_sizes_by_its_fake():
+    with torch.library._scoped_library("ci_sizes", "FRAGMENT") as library:
+        library.define("halved(Tensor x, int dim) -> (Tensor, Tensor)")
+        halves = lambda x, dim: tuple(half.clone() for half in x.chunk(2, dim))
+        library.impl("halved", halves, "CompositeExplicitAutograd")
+        torch.library.register_fake(
+            "ci_sizes::halved",
+            lambda x, dim: (x.new_empty((x.shape[0] // 2, 3)), x.new_empty(x.shape[0] - 1)),
+            lib=library,
+        )
+        environment = SizeEnvironment()
+        size = environment.create_size("n", 8)
+        context = ShapeContext(environment)
+        x = fakeify(torch.randn(8, 3), context, shape=(size, 3))
+        first, second = torch.ops.ci_sizes.halved(x, 0)
+        assert [tuple(map(str, found.shape)) for found in (first, second)] == [
+            ("(n // 2)", "3"),
+            ("n - 1",),
+        ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import linecache
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dynamo.errors import BackendError
@@ -28,10 +29,10 @@ def build_entry(
     graph_inputs: list[str],
     returned: str,
     name: str,
-    again: str | None = None,
+    again: Again | None = None,
     backend: str = "",
 ) -> tuple[Callable[[list[Any]], Any], str]:
-    """The entry and its source text; `again` makes the call eagerly, should the graph raise.
+    """The entry and its source text; `again` says how the call is made eagerly, should the graph raise.
 
     What the first call of the graph gives is held to what the backend promised. The inputs come in
     the order of `order_of_inputs`.
@@ -42,7 +43,7 @@ def build_entry(
     order = order_of_inputs(emitter, graph_inputs)
     if boxed and order[: len(graph_inputs)] == graph_inputs:
         arguments = "inputs"
-        rest = "\n".join([*emitter.head, *emitter.lines, returned, again or ""])
+        rest = "\n".join([*emitter.head, *emitter.lines, returned, *(again.parts if again else ())])
         lines.extend(_taken_out(order, len(graph_inputs), set(_INPUT.findall(rest))))
     else:
         arguments = f"[{', '.join(graph_inputs)}]" if boxed else ", ".join(graph_inputs)
@@ -58,9 +59,8 @@ def build_entry(
             call = f"{targets}{',' if outputs == 1 else ''} = {call}"
         if again is None:
             lines.append(f"    {call}")
-        else:  # outside of the handler, so that eager's exception has no context
-            lines += ["    raised = False", "    try:", f"        {call}", "    except Exception:",
-                      "        raised = True", "    if raised:", f"        return {again}"]  # fmt: skip
+        else:
+            lines.extend(again.around(call))
     lines.extend(f"    {line}" for line in (*emitter.head, *emitter.lines))
     lines.append(f"    return {returned}")
     source = "\n".join(lines) + "\n"
@@ -86,6 +86,38 @@ def _taken_out(order: list[str], graph: int, named: set[str]) -> list[str]:
     if graph < len(order):
         lines.append(f"    del inputs[{graph}:]")
     return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """How a call is made again, eagerly.
+
+    Attributes:
+        call: The expression that makes it.
+        fine: Outputs of the graph that are true where all went as expected.
+        keep: The expression for what the graph changes, before it does; empty if it changes nothing.
+        put_back: The name of the function that puts that back.
+    """
+
+    call: str
+    fine: tuple[str, ...] = ()
+    keep: str = ""
+    put_back: str = ""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """All expressions."""
+        return (self.call, self.keep)
+
+    def around(self, call: str) -> list[str]:
+        """The lines that call the graph; outside of the handler eager's exception has no context."""
+        wrong = " or ".join(["raised", *(f"not {name}" for name in self.fine)])
+        lines = [f"    kept = {self.keep}"] if self.keep else []
+        lines += ["    raised = False", "    try:", f"        {call}", "    except Exception:",
+                  "        raised = True", f"    if {wrong}:"]  # fmt: skip
+        if self.keep:
+            lines.append(f"        {self.put_back}(kept)")
+        return [*lines, f"        return {self.call}"]
 
 
 class _Checked:

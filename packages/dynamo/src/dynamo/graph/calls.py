@@ -12,6 +12,8 @@ import torch
 
 from dynamo._torch import DISPATCH_GUARDS
 from dynamo.errors import BreakReason
+from dynamo.graph.tensor_classes import traced_in
+from primtorch.fake import FakeTensor
 
 __all__ = [
     "DATA_SHAPES",
@@ -21,10 +23,12 @@ __all__ = [
     "classify",
     "draws",
     "draws_numbers",
+    "may_raise",
     "owner_of",
     "refusal",
     "refused",
     "target_of",
+    "writes",
 ]
 
 
@@ -183,6 +187,30 @@ def draws_numbers(node: torch.fx.Node, root: torch.nn.Module) -> bool:
         if isinstance(body, torch.fx.GraphModule)
         for inner in body.graph.nodes
     )
+
+
+def may_raise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether these arguments let an operator that depends on data raise at run time."""
+    if name in ("__getitem__", "__setitem__"):  # by numbers: while capturing, or not at all
+        return next(traced_in(args[1:2], {}), None) is not None
+    if name in ("div", "true_divide", "divide") and kwargs.get("rounding_mode") is None:
+        return False
+    if name in _INTEGER_DIVISIONS:
+        return not any(
+            isinstance(v, float) or (type(v) is FakeTensor and v.is_floating_point()) for v in args
+        )
+    return True
+
+
+_INTEGER_DIVISIONS = frozenset(
+    {"div", "true_divide", "divide", "floor_divide", "remainder", "fmod", "__floordiv__",
+     "__rfloordiv__", "__mod__", "__rmod__"}
+)  # fmt: skip
+
+
+def writes(name: str) -> bool:
+    """Whether a function of this name writes to its first argument."""
+    return name.endswith("_") and not name.endswith("__")
 
 
 def is_random(name: str) -> bool:

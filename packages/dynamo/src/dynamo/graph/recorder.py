@@ -78,6 +78,8 @@ class Recorder:
         "assigned",
         "context",
         "effects",
+        "expected",
+        "expecting",
         "graph",
         "inputs",
         "kinds",
@@ -118,6 +120,8 @@ class Recorder:
         self.mutated: set[int] = set()
         self.regions: dict[torch.fx.Graph, Region] = {}
         self.watched: list[tuple[torch.fx.Node, int, str]] = []
+        self.expected: dict[torch.device, Any] = {}  # whether all branches went as expected
+        self.expecting: list[int] = []  # where they are
         self.tensor_attributes: dict[int, dict[str, Any]] = {}
         self.assigned: dict[int, Any] = {}  # outside tensors whose gradient was assigned
         self.required: list[Any] = []  # outside tensors that were made to require a gradient
@@ -274,7 +278,7 @@ class Recorder:
             name in calls.MAY_RAISE
             and self.machine is not None
             and self.machine.in_try()
-            and _may_raise(name, args, kwargs)
+            and calls.may_raise(name, args, kwargs)
         ):
             return self._watch(function, args, kwargs)
         if self.watched and calls.draws(name, args, kwargs):
@@ -289,6 +293,14 @@ class Recorder:
     ) -> Any:
         """A call that depends on data: recorded, where the options allow it."""
         sizes = self.sizes
+        if (
+            name == "item"
+            and type(args[0]) is FakeTensor
+            and args[0].dtype is torch.bool
+            and self.machine is not None
+            and self.machine.is_read_by_jump(name)
+        ):
+            return args[0]  # of which the jump makes a condition that is expected
         if sizes is not None and name in calls.DATA_SHAPES and sizes.run_time_shapes:
             return self._record(function, args, kwargs)
         if sizes is not None and sizes.run_time_numbers and type(args[0]) is FakeTensor:
@@ -354,12 +366,12 @@ class Recorder:
             self.failed(function, error)
         if self.known:
             self.known.seen(name, args, kwargs)
-            if _writes(name) or name in calls.EFFECTS or "out" in kwargs:
+            if calls.writes(name) or name in calls.EFFECTS or "out" in kwargs:
                 self.known.written((args[:1], kwargs.get("out")))
         if isinstance(result, torch.Tensor) and not is_traced(result):
             result = self._fake_of(result)
         if is_traced(result):
-            if _writes(name) and args and is_traced(args[0]):
+            if calls.writes(name) and args and is_traced(args[0]):
                 self.mutated.add(id(args[0]))
                 node = self.new_node(function, *nodes)
                 node.meta["val"] = args[0]
@@ -373,7 +385,7 @@ class Recorder:
                 if self.sizes is not None and self.sizes.run_time_shapes:
                     self.sizes.note_sizes(node, node, result.shape)
                 self.known.note(function, name, args, kwargs, result)
-            elif kwargs.get("out") is not None or _writes(name):
+            elif kwargs.get("out") is not None or calls.writes(name):
                 self.mutated.add(id(result))
                 self.new_node(function, *nodes).meta["val"] = result
             else:  # an argument came back: as it was, or written to (`relu(x, inplace=True)`)
@@ -750,31 +762,8 @@ _PLAIN: frozenset[type] = frozenset(
 _DTYPES: dict[Any, torch.dtype] = {int: torch.int64, float: torch.float64, bool: torch.bool}
 
 
-def _may_raise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether these arguments let an operator that depends on data raise at run time."""
-    if name in ("__getitem__", "__setitem__"):  # by numbers: while capturing, or not at all
-        return _has_fake(args[1:2], {})
-    if name in ("div", "true_divide", "divide") and kwargs.get("rounding_mode") is None:
-        return False
-    if name in _INTEGER_DIVISIONS:
-        return not any(
-            isinstance(v, float) or (type(v) is FakeTensor and v.is_floating_point()) for v in args
-        )
-    return True
-
-
-_INTEGER_DIVISIONS = frozenset(
-    {"div", "true_divide", "divide", "floor_divide", "remainder", "fmod", "__floordiv__",
-     "__rfloordiv__", "__mod__", "__rmod__"}
-)  # fmt: skip
-
-
 def _has_fake(args: Any, kwargs: Any) -> bool:
     return next(traced_in(args, kwargs), None) is not None
-
-
-def _writes(name: str) -> bool:
-    return name.endswith("_") and not name.endswith("__")
 
 
 def _version(value: torch.Tensor) -> int | None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.faults import require_programs
+from dynamo.machine.branches import is_read_by_jump
 from dynamo.machine.frame import Frame, bind
 from dynamo.values import attributes, calls
 from dynamo.values.generators import TracedGenerator
@@ -173,11 +174,16 @@ class Machine:
         method = attributes.load(self, owner, "__torch_function__")
         return calls.call(self, method, (function, kinds, args, dict(kwargs)), {})
 
-    def in_try(self) -> bool:
-        """Whether a handler of the program would catch an error of a tensor operation."""
+    def in_try(self, *, everything: bool = False) -> bool:
+        """Whether a handler of the program would catch an error of a tensor operation; any error at all?"""
         return any(
-            frame.op.handler >= 0 and _catches(frame, frame.op.handler) for frame in self.frames
+            frame.op.handler >= 0 and _catches(frame, frame.op.handler, everything=everything)
+            for frame in self.frames
         )
+
+    def is_read_by_jump(self, name: str) -> bool:
+        """Whether `value.name()` is being called for a jump of which one side only raises."""
+        return is_read_by_jump(self.frames[-1], name)
 
     def handled(self) -> BaseException | None:
         """The exception that is being handled."""
@@ -200,8 +206,8 @@ _RUN_TIME_ERRORS = frozenset(
 )  # fmt: skip
 
 
-def _catches(frame: Frame, start: int) -> bool:
-    """Whether the handler at `start` is an `except` clause that names such an error, or all."""
+def _catches(frame: Frame, start: int, *, everything: bool) -> bool:
+    """Whether the handler at `start` is an `except` clause that names such an error, or all; or any error?"""
     ops = frame.ops
     if ops[start].name != "PUSH_EXC_INFO":
         return False
@@ -210,6 +216,8 @@ def _catches(frame: Frame, start: int) -> bool:
     for op in ops[start + 1 :]:
         if op.name == "WITH_EXCEPT_START":
             return False
+        if everything and op.name in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH"):
+            return True
         if op.name in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_NAME") and op.value in _RUN_TIME_ERRORS:
             return any(
                 later.name in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH")

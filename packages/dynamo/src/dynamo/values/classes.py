@@ -251,5 +251,13 @@ def _changed_property(name: str) -> None:
         return machine.session.created(getattr(args[0], name)(*args[1:]))
 
 
+@rule(property.__init__)
+def _init_property(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    made, *rest = args
+    if not machine.session.is_created(made):
+        raise _refuse("a property from outside is made anew")
+    property.__init__(made, *rest, **kwargs)  # its class is the program's
+
+
 for _name in ("getter", "setter", "deleter"):
     _changed_property(_name)

@@ -277,17 +277,29 @@ def _sort_in_place(session: Session, a: Any, axis: Any = -1, kind: Any = None) -
     a.tensor.copy_(torch.sort(a.tensor, dim=axis, stable=True).values)
 
 
+@torch.library.custom_op("dynamo::numpy_argsort", mutates_args=())
+def numpy_argsort(values: torch.Tensor, axis: int, kind: str) -> torch.Tensor:
+    """`numpy.argsort` of an array's tensor: row-major."""
+    order: Any = kind
+    return torch.from_numpy(np.argsort(values.numpy(), axis=axis, kind=order))
+
+
+@numpy_argsort.register_fake
+def _(values: torch.Tensor, axis: int, kind: str) -> torch.Tensor:
+    del axis, kind
+    return values.new_empty(values.shape, dtype=torch.int64)
+
+
 @implements(np.argsort, method="argsort")
 def _argsort(
     session: Session, a: Any, axis: Any = -1, kind: Any = None, *, stable: Any = None
 ) -> Any:
-    if kind != "stable" and stable is not True:
-        raise refuse(
-            "numpy.argsort leaves the order of equal elements open (kind='stable' doesn't)"
-        )
     array = array_of(session, a)
     values, axis = (array.tensor.reshape(-1), 0) if axis is None else (array.tensor, axis)
-    return from_tensor(session, torch.argsort(values, dim=axis, stable=True))
+    if kind in ("stable", "mergesort") or stable is True:
+        return from_tensor(session, torch.argsort(values, dim=axis, stable=True))
+    # The order of equal elements is numpy's own: numpy sorts.
+    return from_tensor(session, numpy_argsort(values, axis, kind or "quicksort"))
 
 
 @implements(np.searchsorted, method="searchsorted")

@@ -41,7 +41,8 @@ _INTERPRETED: frozenset[Any] = frozenset(
         )
     }
     # attention inside it must be seen as the operator it is
-    | {torch.nn.functional.multi_head_attention_forward}
+    # and these ask for data, only to raise
+    | {torch.nn.functional.multi_head_attention_forward, torch.nn.functional.gaussian_nll_loss}
 )
 
 

@@ -217,6 +217,25 @@ def all_all(self: Tensor) -> Tensor:
     return aten.all.dims(self, list(range(self.dim())))
 
 
+@decomposes(aten._is_all_true.default)
+def is_all_true(self: Tensor) -> Tensor:
+    """Whether all elements of a mask are true."""
+    _require_mask(self)
+    return aten.all.dims(self, list(range(self.dim())))
+
+
+@decomposes(aten._is_any_true.default)
+def is_any_true(self: Tensor) -> Tensor:
+    """Whether any element of a mask is true."""
+    _require_mask(self)
+    return aten.any.dims(self, list(range(self.dim())))
+
+
+def _require_mask(value: Tensor) -> None:
+    if value.dtype is not torch.bool:
+        raise RuntimeError(f"expected a tensor of bool, but got {value.dtype}")
+
+
 @decomposes(aten.all.dim)
 def all_dim(self: Tensor, dim: int, keepdim: bool = False) -> Tensor:
     """Whether all elements along `dim` are nonzero."""

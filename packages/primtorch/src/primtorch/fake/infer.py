@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from primtorch._torch import fake_implementation
 from primtorch.errors import DataDependentError, PrimtorchError, UnsupportedOperatorError
 from primtorch.fake.meta import TensorMeta, logical_device
 from primtorch.fake.registry import RULES, SYMBOLIC_RULES, schema_of
@@ -139,11 +140,14 @@ def _infer_without_rule(
 def _infer_by_parts(
     op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any], environment: SizeEnvironment
 ) -> Any:
-    """What the registered decomposition makes of symbolic sizes; NotImplemented where there is none."""
+    """What the registered decomposition makes of symbolic sizes; NotImplemented where there is none.
+
+    An operator of the user's has the function that `torch.library.register_fake` was given.
+    """
     from primtorch.fake.context import FactoryMode, ShapeContext  # it infers through this module
     from primtorch.registry import registered
 
-    function = registered().get(op)
+    function = registered().get(op) or fake_implementation(op.name())
     if function is None:
         return NotImplemented
     context = ShapeContext(environment, decompositions=registered())

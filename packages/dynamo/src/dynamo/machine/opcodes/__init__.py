@@ -15,6 +15,7 @@ from dynamo.values import checks as _checks  # registers its rules
 from dynamo.values import classes as _classes  # registers its rules
 from dynamo.values import copies as _copies  # registers its rules
 from dynamo.values import distributed as _distributed  # registers its rules
+from dynamo.values import distributions as _distributions  # registers its rules
 from dynamo.values import functions as _functions  # registers its rules
 from dynamo.values import gradients as _gradients  # registers its rules
 from dynamo.values import lazy_bits as _lazy_bits  # registers its rules
@@ -27,6 +28,7 @@ from dynamo.values import real_numbers as _real_numbers  # registers its rules, 
 from dynamo.values import regions as _regions  # registers its rules
 from dynamo.values import seeds as _seeds  # registers its rules
 from dynamo.values import sorting as _sorting  # registers its rules
+from dynamo.values import spectra as _spectra  # registers its rules
 from dynamo.values import tensor_subclasses as _subclasses  # registers its rules
 from dynamo.values import transforms as _transforms  # registers its rules
 from dynamo.values import warned as _warned  # registers its rules
@@ -37,6 +39,7 @@ assert all(
         _classes,
         _copies,
         _distributed,
+        _distributions,
         _functions,
         _gradients,
         _locks,
@@ -49,6 +52,7 @@ assert all(
         _regions,
         _seeds,
         _sorting,
+        _spectra,
         _subclasses,
         _transforms,
         _warned,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dynamo.machine import branches
 from dynamo.machine.program import opcode
 from dynamo.values import iteration, operators
 from dynamo.versions import PY312, PY313
@@ -25,7 +26,7 @@ def jump(machine: Machine, frame: Frame, op: Op) -> None:
 def pop_jump_if_false(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., value] -> [..]"""
     value = frame.stack.pop()
-    if value is False or (value is not True and not operators.truth(machine, value)):
+    if value is False or (value is not True and not branches.truth(machine, frame, op, value)):
         frame.pc = op.target
 
 
@@ -33,7 +34,7 @@ def pop_jump_if_false(machine: Machine, frame: Frame, op: Op) -> None:
 def pop_jump_if_true(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., value] -> [..]"""
     value = frame.stack.pop()
-    if value is True or (value is not False and operators.truth(machine, value)):
+    if value is True or (value is not False and branches.truth(machine, frame, op, value)):
         frame.pc = op.target
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import operator
 from typing import TYPE_CHECKING, Any
 
+from dynamo.machine import branches
 from dynamo.machine.program import opcode
 from dynamo.values import operators, subscripts
 from dynamo.versions import PY313 as TO_BOOL_BIT
@@ -72,7 +73,7 @@ def compare_op(machine: Machine, frame: Frame, op: Op) -> None:
     left = stack.pop()
     value = operators.compare(machine, _COMPARE[op.value], left, right)
     if op.arg & 16 and TO_BOOL_BIT:
-        value = operators.truth(machine, value)
+        value = branches.truth(machine, frame, frame.ops[frame.pc], value)
     stack.append(value)
 
 
@@ -103,7 +104,8 @@ def unary_not(machine: Machine, frame: Frame, op: Op) -> None:
 @opcode("TO_BOOL", breaks=True)
 def to_bool(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., value] -> [.., bool(value)]"""
-    frame.stack.append(operators.truth(machine, frame.stack.pop()))
+    value = frame.stack.pop()
+    frame.stack.append(branches.truth(machine, frame, frame.ops[frame.pc], value))
 
 
 def _unary(name: str, function: Callable[..., Any]) -> None:
