@@ -48,6 +48,8 @@ from inductor.pipeline import plan
 from inductor.runtime.gpu_driver import open_driver
 from inductor.runtime.triton_build import TritonBuilder, TritonTarget
 from inductor.schedule import blocks as blocks_module
+from inductor.schedule import endings as endings_module
+from inductor.schedule import groups as groups_module
 from inductor.schedule import split as split_module
 from primtorch import decomposition_table
 from primtorch.fake import FakeTensor, ShapeContext
@@ -167,15 +169,23 @@ def candidate(row: Row, graph: torch.fx.GraphModule, variant: Variant) -> Candid
     def changed(kernel: Kernel, card: Any) -> blocks_module.Blocks:
         return variant.blocks(kernel, measured(kernel, card))
 
-    early = sweeps_module._early
+    early, common = sweeps_module._early, groups_module._fit_common
     blocks_module._measured = changed
     if variant.late:
         sweeps_module._early = lambda stages: set()
+    if variant.apart:
+        groups_module._fit_common = lambda group, info, found: None
+    ending = endings_module._MOST_BYTES, endings_module._MOST_TURNS, blocks_module.ENDING_HOLDS
+    endings_module._MOST_BYTES = variant.ending_bytes
+    if variant.ending_turns:
+        endings_module._MOST_TURNS = variant.ending_turns
+    if variant.ending_holds:
+        blocks_module.ENDING_HOLDS = variant.ending_holds
     if variant.programs_a_unit:
         split_module._ENOUGH_PROGRAMS = variant.programs_a_unit
     try:
         program = plan(graph, OPTIONS)
-        kernels = [step for step in program.schedule.steps if isinstance(step, Kernel)]
+        kernels = kernels_of(program)
         sources = {}
         for number, kernel in enumerate(kernels):
             source = variant.text(number, triton_source(kernel, H200))
@@ -183,7 +193,8 @@ def candidate(row: Row, graph: torch.fx.GraphModule, variant: Variant) -> Candid
                 sources[kernel.name] = source
     finally:
         blocks_module._measured, split_module._ENOUGH_PROGRAMS = measured, enough
-        sweeps_module._early = early
+        sweeps_module._early, groups_module._fit_common = early, common
+        endings_module._MOST_BYTES, endings_module._MOST_TURNS, blocks_module.ENDING_HOLDS = ending
     return Candidate(row, variant, program, sources)
 
 
@@ -214,8 +225,6 @@ class Runner:
         self.storages = dict(storages)
         self._launches: list[tuple[DeviceFunction, int, list[ctypes.c_void_p]]] = []
         memory = Memory(found.program.graph.buffers, {}, {})
-        counters = torch.zeros(64, dtype=torch.int32, device=DEVICE)  # of variants that count
-        self.storages[""] = counters
         for step in found.program.schedule.steps:
             if not isinstance(step, Kernel):
                 continue
@@ -233,11 +242,6 @@ class Runner:
                 ctypes.c_void_p(self.storages[argument.buffer].data_ptr())
                 for argument in step.arguments
             ]
-            for extra in source.signature[len(values) :]:
-                place = (
-                    counters if extra[0] == "p_count" else self.storages[extra[0].split("__")[1]]
-                )
-                values.append(ctypes.c_void_p(place.data_ptr()))
             function = self._driver.load(found.futures[step.name].result(), 0)
             self._launches.append((function, int(source.grid), values))  # type: ignore[arg-type]
 
@@ -253,14 +257,15 @@ def inputs_of(program: Program, row: Row) -> dict[str, Tensor]:
     random = torch.Generator(DEVICE).manual_seed(0)
     written: set[str] = set()
     read: set[str] = set()
+    counters = {step.ending.counters for step in kernels_of(program) if step.ending is not None}
     for step in program.schedule.steps:
         if isinstance(step, Kernel):
-            written |= step.body.writes
+            written |= step.writes
             read |= {argument.buffer for argument in step.arguments}
     classes = int(row.size.split("x")[-1]) if row.name == "cross entropy" else 2
     memory = Memory(program.graph.buffers, {}, {})
     storages: dict[str, Tensor] = {}
-    for name in sorted(read - written):
+    for name in sorted(read - written - counters):
         buffer = program.graph.buffers[name]
         length = memory._length(buffer)
         if buffer.dtype.is_floating_point:
@@ -294,17 +299,19 @@ def reference(program: Program, storages: dict[str, Tensor]) -> dict[str, Tensor
             used[local.name] = torch.empty(0, dtype=local.dtype, device=DEVICE)
         with torch.no_grad():
             run_body(step.body, used, {}, {}, lengths)
+            if step.ending is not None:
+                run_body(step.ending.kernel.body, used, {}, {}, {})
     return {name: known[name] for name in results_of(program)}
+
+
+def kernels_of(program: Program) -> list[Kernel]:
+    """The kernels of a program in order."""
+    return [step for step in program.schedule.steps if isinstance(step, Kernel)]
 
 
 def results_of(program: Program) -> list[str]:
     """Buffers of the program's results that kernels write."""
-    written = {
-        name
-        for step in program.schedule.steps
-        if isinstance(step, Kernel)
-        for name in step.body.writes
-    }
+    written = {name for step in kernels_of(program) for name in step.writes}
     outputs = (getattr(value, "buffer", None) for value in program.graph.outputs)
     return sorted({name for name in outputs if name in written})
 

@@ -42,6 +42,10 @@ class Variant:
         blocks: the blocks of a kernel, from those of the rules.
         text: source of the kernel of a number, from what was written; None: it isn't run.
         programs_a_unit: from how many programs on each multiprocessor on a reduction isn't split; 0: as the rules say.
+        ending_bytes: what one program may read as the ending of a kernel; 0: two launches.
+        ending_turns: of an ending's loop at the most; 0: as the rules say.
+        ending_holds: bytes of its operands that a thread of an ending holds; 0: as the rules say.
+        apart: rows are not walked beside points whose loops cut across theirs.
         late: rows' targets are asked for when the rows are reduced, not before.
         wrong_on_purpose: a bound, whose results are other ones.
     """
@@ -50,6 +54,10 @@ class Variant:
     blocks: Callable[[Kernel, Blocks], Blocks] = _same_blocks
     text: Callable[[int, TritonSource], TritonSource | None] = _same_text
     programs_a_unit: int = 0
+    ending_bytes: int = 200_000
+    ending_turns: int = 0
+    ending_holds: int = 0
+    apart: bool = False
     late: bool = False
     wrong_on_purpose: bool = False
 
@@ -365,51 +373,15 @@ def unchecked(source: TritonSource) -> TritonSource:
     return replace(substituted(r"    tl\.device_assert.*\n", "")(source), bounds_checked=False)
 
 
-def one_launch(total: int, result: str) -> Callable[[int, TritonSource], TritonSource | None]:
-    """The program that ends last adds up what all have left."""
-    ending = f"""
-    tl.debug_barrier()
-    before = tl.atomic_add(p_count, 1, sem="acq_rel")
-    if before == GRID - 1:
-        added = tl.zeros([1024], tl.float32)
-        counted = tl.zeros([1024], tl.float32)
-        for place in range(0, {total}, 1024):
-            at = place + tl.arange(0, 1024)
-            added += tl.load(p2 + at, cache_modifier=".cg")
-            counted += tl.where(tl.load(p1 + at) == -100, 0.0, 1.0)
-        tl.store(x__{result}, prelude.divide(tl.sum(added, 0), tl.sum(counted, 0)).to(tl.bfloat16))
-        tl.store(p_count, 0)
-"""
-
-    def change(number: int, source: TritonSource) -> TritonSource | None:
-        if number:
-            return None
-        text = ending.replace("GRID", str(source.grid))
-        head, tail = source.text.split("\n\n\nkernel = ")
-        head = re.sub(r"(def \w+\([^)]*)\)", rf"\1, p_count, x__{result})", head, count=1)
-        signature = (*source.signature, ("p_count", "*i32"), (f"x__{result}", "*bf16"))
-        return replace(source, text=f"{head}{text}\n\nkernel = {tail}", signature=signature)
-
-    return change
-
-
-def both(
-    first: Callable[[int, TritonSource], TritonSource | None],
-    second: Callable[[int, TritonSource], TritonSource | None],
-) -> Callable[[int, TritonSource], TritonSource | None]:
-    """One change after another."""
-
-    def change(number: int, source: TritonSource) -> TritonSource | None:
-        found = first(number, source)
-        return None if found is None else second(number, found)
-
-    return change
-
-
 def _cross_entropy(rows: int, row: int) -> list[Variant]:
     found = [TODAY, Variant("targets last", late=True), Variant("unchecked", text=texts(unchecked))]
     found.append(
-        Variant("bound: without the second kernel", text=_without(1), wrong_on_purpose=True)
+        Variant(
+            "bound: without the second kernel",
+            text=_without(1),
+            ending_bytes=0,
+            wrong_on_purpose=True,
+        )
     )
     if row <= 16384:
         for outer in (1, 2, 4, 8):
@@ -417,18 +389,40 @@ def _cross_entropy(rows: int, row: int) -> list[Variant]:
                 if not 8 <= outer * row // (32 * warps) <= 64:
                     continue
                 blocks = set_blocks(large_rows, outer=outer, warps=warps)
-                found.append(Variant(f"{outer} rows, {warps} warps", blocks))
-    for outer in (1, 4) if row <= 1024 else (1,):
-        blocks = set_blocks(large_rows, outer=outer, warps=2 * outer if row <= 1024 else 8)
-        if row > 16384:
-            blocks = _same_blocks
-        found.append(Variant(f"one launch, {outer} rows", blocks, one_launch(rows, "b9")))
-        text = both(texts(unchecked), one_launch(rows, "b9"))
-        found.append(Variant(f"one launch, {outer} rows, unchecked", blocks, text))
+                found.append(
+                    Variant(f"two launches, {outer} rows, {warps} warps", blocks, ending_bytes=0)
+                )
+    two = {"ending_bytes": 0}
+    found.append(Variant("two launches", **two))
+    found += [
+        Variant(f"ending holds {holds} bytes", ending_holds=holds, ending_turns=64)
+        for holds in (64, 128, 512)
+    ]
+    if row <= 16384:
+        for outer, warps in (
+            (1, 2),
+            (1, 4),
+            (1, 8),
+            (2, 4),
+            (2, 8),
+            (4, 4),
+            (4, 16),
+            (8, 8),
+            (8, 16),
+            (8, 32),
+            (16, 32),
+        ):
+            if 8 <= outer * row // (32 * warps) <= 64:
+                blocks = set_blocks(large_rows, outer=outer, warps=warps)
+                found.append(
+                    Variant(f"one launch, {outer} rows, {warps} warps", blocks, ending_turns=64)
+                )
+        found.append(Variant("one launch, unchecked", text=texts(unchecked), ending_turns=64))
     if row <= 4096:
         for a_unit, stages in ((8, 0), (8, 2), (4, 2), (16, 2)):
             text = texts(unchecked, looping(a_unit, stages))
-            found.append(Variant(f"{a_unit} programs a unit, stages {stages}", text=text))
+            name = f"two launches, {a_unit} programs a unit, stages {stages}"
+            found.append(Variant(name, text=text, **two))
     return found
 
 
@@ -468,6 +462,24 @@ def _batch_norm() -> list[Variant]:
             name = f"tiles of {outer} x {inner}, {warps} warps, 3 stages"
             found.append(Variant(name, blocks, texts(staged(3))))
     found += [
+        *(
+            Variant(
+                f"one launch, ending holds {holds} bytes",
+                ending_holds=holds, ending_turns=64, ending_bytes=1 << 20,
+            )
+            for holds in (64, 128, 256, 512)
+        ),
+        *(
+            Variant(
+                f"one launch, tiles of {outer} x {inner}, {warps} warps, ending holds {holds} bytes",
+                set_blocks(large_rows, outer=outer, inner=inner, warps=warps),
+                ending_holds=holds, ending_turns=64, ending_bytes=1 << 20,
+            )
+            for outer, inner, warps in (
+                (16, 128, 4), (16, 256, 8), (32, 64, 4), (32, 128, 8), (64, 64, 8), (64, 128, 16)
+            )
+            for holds in (128, 256)
+        ),
         Variant("second walk backwards", text=texts(backwards, number=2)),
         Variant("first tiles kept", text=texts(substituted(KEPT, r'\1, eviction_policy="evict_last")'))),
         Variant("stages 3", text=texts(staged(3))),
@@ -494,22 +506,29 @@ def _without(*numbers: int) -> Callable[[int, TritonSource], TritonSource | None
 
 
 def _group_norm() -> list[Variant]:
-    found = [TODAY]
-    for inner, warps in ((2048, 8), (4096, 8), (4096, 16), (8192, 16), (8192, 32)):
+    found = [TODAY, Variant("two kernels", apart=True)]
+    for inner, warps in (
+        (1024, 4), (2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16), (8192, 32), (16384, 32)
+    ):  # fmt: skip
         blocks = set_blocks(large_rows, mode="looped", inner=inner, warps=warps)
-        found.append(Variant(f"blocks of {inner}, {warps} warps", blocks))
-        found.append(
-            Variant(f"blocks of {inner}, {warps} warps, written out", blocks, texts(unrolled))
-        )
+        name = f"blocks of {inner}, {warps} warps"
+        found.append(Variant(name, blocks))
+        if inner >= 4096:
+            found.append(Variant(f"{name}, written out", blocks, texts(unrolled)))
+    for warps in (16, 32):
+        blocks = set_blocks(large_rows, mode="persistent", inner=32768, warps=warps)
+        found.append(Variant(f"row in registers, {warps} warps", blocks))
     blocks = set_blocks(large_rows, mode="persistent", inner=32768, warps=32)
+    unkept = texts(substituted(r", eviction_policy='[a-z_]+'", ""))
     found += [
-        Variant("row in registers, 32 warps", blocks),
-        Variant("second walk backwards", text=texts(backwards, number=1)),
+        Variant("first walk not kept in the cache", text=unkept),
+        Variant("two kernels, row in registers, 32 warps", blocks, apart=True),
         Variant(
-            "second walk backwards, row in registers, 32 warps", blocks, texts(backwards, number=1)
+            "two kernels, bound: the second walk alone",
+            text=_without(0),
+            apart=True,
+            wrong_on_purpose=True,
         ),
-        Variant("bound: the statistics alone", text=_without(1), wrong_on_purpose=True),
-        Variant("bound: the second walk alone", text=_without(0), wrong_on_purpose=True),
     ]
     return found
 

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["device_code", "dtype_code", "gpu_library_path", "library_paths", "storage_address"]
+__all__ = [
+    "current_stream",
+    "device_code",
+    "dtype_code",
+    "gpu_library_path",
+    "library_paths",
+    "storage_address",
+]
 
 
 @lru_cache(maxsize=1)
@@ -57,3 +64,8 @@ def gpu_library_path() -> str:
     """Path of the library that holds torch's operators for NVIDIA's or AMD's cards."""
     name = "libtorch_cuda.so" if torch.version.hip is None else "libtorch_hip.so"
     return str(Path(torch.__file__).parent / "lib" / name)
+
+
+def current_stream(index: int) -> int:
+    """The handle of the current stream of a card, without an object around it."""
+    return int(torch._C._cuda_getCurrentRawStream(index))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from inductor.errors import InductorError
+from inductor.ir.counters import Counters
 from inductor.ir.nodes import WithNumbers
 from inductor.runtime.cpp_build import library_for
 from inductor.runtime.errors import BuildError
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CallProgram", "restore", "store", "store_replayed"]
 
-_RECORDS = {"WithNumbers": WithNumbers}
+_RECORDS = {"Counters": Counters, "WithNumbers": WithNumbers}
 
 
 @dataclass(frozen=True, slots=True)

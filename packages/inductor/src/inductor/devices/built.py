@@ -104,5 +104,7 @@ def run_by_torch(kernel: Kernel) -> CalledKernel:
             for name, kind in sums.items():
                 storages[name].fill_(_unchanging(kind, storages[name].dtype))
             run_body(kernel.body, storages, known, given, lengths)
+            if kernel.ending is not None:
+                run_body(kernel.ending.kernel.body, storages, known, given, {})
 
     return CalledKernel(kernel, run)

@@ -7,6 +7,7 @@ from inductor.ir.apply import apply_operation
 from inductor.ir.interpret import bounds_error, run_body
 from inductor.ir.kernel import (
     Decisions,
+    Ending,
     FusionNote,
     Kernel,
     KernelArgument,
@@ -50,6 +51,7 @@ __all__ = [
     "BoundsCheck",
     "Buffer",
     "Decisions",
+    "Ending",
     "FusionNote",
     "Graph",
     "GraphInput",

@@ -144,6 +144,8 @@ def run_loops(step: LoopNode | Kernel, memory: Memory) -> None:
         if name not in storages:
             storages[name] = memory.allocate(name)
     run_body(step.body, storages, memory.sizes, memory.scalars, locals_)
+    if isinstance(step, Kernel) and step.ending is not None:
+        run_loops(step.ending.kernel, memory)
 
 
 def call_operator(step: OperatorCall, memory: Memory) -> None:

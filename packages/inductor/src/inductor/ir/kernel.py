@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+from inductor.ir.counters import Counters
 from inductor.ir.machine import H200
 from inductor.ir.nodes import Graph, LoopBody, OperatorCall, View
 
@@ -111,7 +112,7 @@ class Kernel:
     `body` is the whole program (see `docs/loop_ir.md`); `arguments` are its buffers in order of
     first use, `sizes` the size symbols it needs (int64 parameters), `scalars` the graph's scalar
     inputs it reads. `reuses` pairs a written argument with the read one whose storage it takes
-    over. `nodes` names the loop nodes it was fused from.
+    over. `nodes` names the loop nodes it was fused from. `ending` is what a GPU's last program goes on with.
     """
 
     name: str
@@ -124,6 +125,37 @@ class Kernel:
     decisions: Decisions
     device: torch.device
     nodes: tuple[str, ...]
+    ending: Ending | None = None
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """Buffers read, without those of its own."""
+        found = self.body.reads - {row.name for row in self.locals}
+        if self.ending is not None:
+            found |= self.ending.kernel.reads | {self.ending.counters}
+        return found
+
+    @property
+    def writes(self) -> frozenset[str]:
+        """Buffers written, without those of its own."""
+        found = self.body.writes - {row.name for row in self.locals}
+        return found if self.ending is None else found | self.ending.kernel.writes
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What the program that ends last goes on with, where a second launch would begin.
+
+    Fields:
+        kernel: reads what the programs have left; its points are `groups` tiles of equal size.
+        counters: a buffer of 32-bit integers, zero before the kernel and zero again after it.
+        groups: program `p` belongs to group `p % groups`, each of which has a counter; the last of a group runs the
+            group's tile of `kernel`.
+    """
+
+    kernel: Kernel
+    counters: str
+    groups: int
 
 
 Step = Kernel | OperatorCall
@@ -187,6 +219,15 @@ class Program:
     schedule: Schedule
     memory: MemoryPlan
     card: DeviceProperties = H200
+
+    @property
+    def library_calls(self) -> tuple[OperatorCall, ...]:
+        """The operators that a library runs, in order; a stream's counters are none."""
+        return tuple(
+            step
+            for step in self.schedule.steps
+            if isinstance(step, OperatorCall) and not isinstance(step.operator, Counters)
+        )
 
     @cached_property
     def read_buffers(self) -> frozenset[str]:

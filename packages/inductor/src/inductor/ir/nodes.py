@@ -22,6 +22,8 @@ from inductor.ir.operations import EFFECTS, Operation, Size
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from inductor.ir.counters import Counters
+
 SourceLine = tuple[str, int, str, str]
 
 
@@ -210,7 +212,7 @@ class OperatorCall:
 
     name: str
     kind: Literal["vendor", "fallback"]
-    operator: torch._ops.OpOverload | WithNumbers
+    operator: torch._ops.OpOverload | WithNumbers | Counters
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     outputs: tuple[str | None, ...]

@@ -194,7 +194,14 @@ def kernel_text(kernel: Kernel) -> str:
         for buffer, least in decisions.streamed
     )
     lines.append("  " + ", ".join(how))
-    return "\n".join(lines) + "\n" + body_text(kernel.body)
+    text = "\n".join(lines) + "\n" + body_text(kernel.body)
+    if kernel.ending is None:
+        return text
+    groups = kernel.ending.groups
+    return (
+        f"{text}  then the last of {f'each of {groups} groups' if groups > 1 else 'all'}\n"
+        + body_text(kernel.ending.kernel.body)
+    )
 
 
 def calls_text(program: Program) -> str:
@@ -233,7 +240,11 @@ def traffic_text(program: Program) -> str:
             moved: dict[str, list[Size]] = {"reads": [], "writes": []}
             for argument in step.arguments:
                 held = buffers[argument.buffer]
-                size = touched_elements(step.body, held) * held.dtype.itemsize
+                inside = held.name in step.body.reads | step.body.writes
+                if not inside and (step.ending is None or held.name == step.ending.counters):
+                    continue
+                body = step.body if inside or step.ending is None else step.ending.kernel.body
+                size = touched_elements(body, held) * held.dtype.itemsize
                 moved["reads" if argument.access == "read" else "writes"].append(size)
             parts = [
                 f"{verb} {size_text(sum(sizes[1:], sizes[0]))} bytes"

@@ -46,7 +46,7 @@ def replayable(program: Program) -> bool:
     return all(
         call.kind == "vendor"
         and all(tag.name != "nondeterministic_seeded" for tag in call.operator.tags)
-        and call.operator.namespace == "aten"
+        and call.operator.namespace in ("aten", "inductor")
         for call in calls
     )
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from inductor.ir import Kernel, Size
     from inductor.ir.machine import DeviceProperties
 
-__all__ = ["LONGEST_ROW", "Blocks", "choose_blocks", "largest"]
+__all__ = ["LONGEST_ROW", "Blocks", "choose_blocks", "ending_outer", "largest"]
 
 LONGEST_ROW = 16384
 """Elements of a row that one program holds in registers (16 warps, 32 values a thread)."""
@@ -52,6 +52,12 @@ TALL_TURNS = 64
 TRANSPOSED_ROWS = 16
 """Rows that a program takes at once where an operand lies across them: 32 bytes of a half type."""
 
+ENDING_HOLDS = 256
+"""Bytes of its operands that a thread of an ending holds: all are on their way at once."""
+
+ENDING_WARPS = 8
+"""Of a kernel of rows that has an ending, at the least: it is the ending that they read fast."""
+
 _MEASURED_LANES = 32
 """Threads of a warp on the cards that the rules count in."""
 
@@ -71,6 +77,7 @@ class Blocks:
         programs: size of the grid of a kernel that accumulates columns; 0 otherwise.
         ahead: loads of a loop begin so many turns early, through shared memory; 0: when they are needed.
         keeps: what a later walk of a row reads again is to stay in the cache, what none does is to leave it first.
+        ending: reduction points that a kernel's ending holds at once; 0 without one.
     """
 
     mode: Literal["points", "persistent", "looped"]
@@ -82,6 +89,7 @@ class Blocks:
     programs: int
     ahead: int = 0
     keeps: bool = False
+    ending: int = 0
 
     @property
     def adds_rows(self) -> bool:
@@ -104,9 +112,23 @@ def choose_blocks(kernel: Kernel, card: DeviceProperties) -> Blocks:
     threads = blocks.warps * _MEASURED_LANES
     if blocks.mode == "looped" and blocks.outer == 1:
         blocks = replace(blocks, keeps=_rows_fit_cache(kernel, card))
+    if kernel.ending is not None:
+        row = product(kernel.ending.kernel.body.reduction_ranges)
+        assert isinstance(row, int)
+        held = ENDING_HOLDS // max(_row_bytes(kernel.ending.kernel, alone=True), 1)
+        held = _power_of_two(held + 1) // 2 * threads // ending_outer(kernel, blocks)
+        blocks = replace(blocks, ending=max(min(_power_of_two(row), held), 1))
     if card.threads:
         threads = min(threads, card.threads)
     return replace(blocks, warps=max(threads // max(card.lanes, 1), 1))
+
+
+def ending_outer(kernel: Kernel, blocks: Blocks) -> int:
+    """Outer points in the tile of a kernel's ending."""
+    assert kernel.ending is not None
+    points = product(kernel.ending.kernel.body.ranges)
+    assert isinstance(points, int)
+    return blocks.outer if kernel.ending.groups > 1 else _power_of_two(points)
 
 
 def _measured(kernel: Kernel, card: DeviceProperties) -> Blocks:
@@ -252,6 +274,14 @@ def _rows(
     light = accumulates == 1 and _row_bytes(kernel) <= LIGHT_ROW
     warps = _warps_of_rows(kernel, inner * outer, light=light)
     if not accumulates:
+        more = ENDING_WARPS // warps
+        if (
+            kernel.ending is not None
+            and more > 1
+            and points is not None
+            and points % (outer * more) == 0
+        ):
+            outer, warps = outer * more, warps * more
         return Blocks("persistent", outer, inner, 1, warps, 1, 0)
     # Each program leaves a row of partial results, and as many fit a multiprocessor as its registers hold sums. There
     # are twice as many of one warp where each has rows enough that its sums are little beside them.
@@ -263,15 +293,15 @@ def _rows(
     return Blocks("persistent", outer, inner, 1, warps, 1, programs, ahead)
 
 
-def _row_bytes(kernel: Kernel) -> int:
-    """Bytes of what each element of a row has for itself, read and written."""
+def _row_bytes(kernel: Kernel, *, alone: bool = False) -> int:
+    """Bytes of what each element of a row has for itself, read and written; `alone`: also of a single row."""
     outer = set(outer_symbols(kernel.body.ranges))
     sizes = {argument.buffer: argument.dtype.itemsize for argument in kernel.arguments}
     touched = {
         (operation.buffer, operation.index)
         for _, operation, stage in kernel.body.operations()
         if stage.level == "inner" and operation.buffer in sizes and operation.index is not None
-        if not outer.isdisjoint(free_symbols(operation.index))
+        if alone or not outer.isdisjoint(free_symbols(operation.index))
     }
     return sum(sizes[buffer] for buffer, _ in touched if buffer is not None)
 

@@ -102,9 +102,10 @@ def verify_program(program: Program) -> None:
             for row in step.locals:
                 known[row.name] = Buffer(row.name, (row.length,), (1,), row.dtype, step.device)
             verify_body(step.name, step.body, known, "scheduling")
-            local = {row.name for row in step.locals}
-            writes = step.body.writes - local
-            reads = sorted(step.body.reads - local - writes)
+            if step.ending is not None:
+                verify_body(step.name, step.ending.kernel.body, known, "scheduling")
+            writes = step.writes
+            reads = sorted(step.reads - writes)
         else:
             writes, reads = step.writes, sorted(step.reads)
         for name in reads:

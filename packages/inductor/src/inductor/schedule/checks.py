@@ -73,7 +73,7 @@ def _index_kernels(steps: Sequence[Step], given: set[str]) -> dict[str, Kernel]:
     """The kernels that compute integers from inputs and each other and check nothing, by what they write."""
     writers: dict[str, int] = {}
     for step in steps:
-        for name in step.body.writes if isinstance(step, Kernel) else step.writes:
+        for name in step.writes:
             writers[name] = writers.get(name, 0) + 1
     found: dict[str, Kernel] = {}
     for step in steps:

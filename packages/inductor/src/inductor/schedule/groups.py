@@ -280,6 +280,27 @@ def _fit_pointwise(group: Group, info: NodeInfo, found: list[Fit]) -> None:
         change = refine_mapping(everywhere, all_extents, outer_symbols(extents), extents)
         if change is not None:
             _fit_finer(group, info, found)
+    if not found and inner:
+        _fit_common(group, info, found)
+
+
+def _fit_common(group: Group, info: NodeInfo, found: list[Fit]) -> None:
+    """Neither's loops refine the other's, as channels by groups and rows of a group do: refine both."""
+    extents = info.node.body.ranges
+    old, old_extents = (
+        (*group.outer_variables, *group.inner_variables),
+        (*group.outer, *group.inner),
+    )
+    common = common_refinement(extents, old_extents)
+    split = None if common is None else _split_point(common, group.outer)
+    if common is None or split is None or split == len(common):
+        return
+    outer, inner = common[:split], common[split:]
+    new = (*outer_symbols(outer), *inner_symbols(inner))
+    change = refine_mapping(old, old_extents, new, common)
+    mapping = refine_mapping(info.outer, extents, new, common)
+    if change is not None and mapping is not None:
+        found.append(Fit(outer, inner, Member(info, mapping, "pointwise", "inner"), change))
 
 
 def _fit_finer(group: Group, info: NodeInfo, found: list[Fit]) -> None:

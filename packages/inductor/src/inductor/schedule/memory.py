@@ -238,9 +238,10 @@ def _heirs(
     for number, step in enumerate(steps):
         if not isinstance(step, Kernel):
             continue
+        after = frozenset() if step.ending is None else step.ending.kernel.reads
         dying = [
             name
-            for name in sorted(step.body.reads & givers)
+            for name in sorted((step.body.reads & givers) - after)
             if last[name] == number and first[name] != number
         ]
         born = [name for name in sorted(step.body.writes & takers) if first[name] == number]
@@ -306,16 +307,10 @@ def _lifetimes(graph: Graph, steps: Sequence[Step]) -> tuple[dict[str, int], dic
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for number, step in enumerate(steps):
-        if isinstance(step, Kernel):
-            local = {row.name for row in step.locals}
-            writes = step.body.writes - local
-            reads = step.body.reads - local
-        else:
-            writes, reads = step.writes, step.reads
-        for name in writes:
+        for name in step.writes:
             first.setdefault(name, number)
             last[name] = number
-        for name in reads:
+        for name in step.reads:
             last[name] = number
     for value in graph.outputs:
         if isinstance(value, View):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inductor.analysis.cost import buffer_bytes
+from inductor.ir.counters import Counters
 from inductor.ir.nodes import OperatorCall, View
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def _acts(call: OperatorCall) -> bool:
     It writes an operand, is made for its effect, or other processes wait for it (it may read its operands until it is
     waited for).
     """
+    assert not isinstance(call.operator, Counters), "kernels are not divided yet"
     schema = call.operator._schema
     return schema.is_mutable or not call.outputs or "c10d" in schema.name.partition("::")[0]
 

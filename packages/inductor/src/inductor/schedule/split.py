@@ -2,7 +2,8 @@
 
 Comes in: the steps of a schedule. Goes out: the same steps where each GPU kernel that can't finish in one grid has
 become two: the first writes partial results to a buffer of its own, the second combines them in a fixed order (so that
-results repeat, which atomic additions don't) and runs what followed. Kernels of other devices pass through.
+results repeat, which atomic additions don't) and runs what followed. Where the second is small it is run by the last
+program of the first (`endings`). Kernels of other devices pass through.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from inductor.ir.nodes import Buffer, LoopBody, Stage
 from inductor.ir.operations import combines
 from inductor.ir.recorder import Recorder, Scalar
 from inductor.schedule.blocks import choose_blocks
+from inductor.schedule.endings import end_in_one_launch
 from inductor.schedule.kernels import make_kernel
 
 if TYPE_CHECKING:
@@ -58,15 +60,23 @@ def split_kernels(
     """
     buffers = dict(graph.buffers)
     result: list[Step] = []
+    divided: set[str] = set()
     waiting = list(reversed(steps))
     while waiting:
         step = waiting.pop()
         if not isinstance(step, Kernel) or (step.device.type == "cpu" and not everywhere):
             result.append(step)
             continue
-        made = _columns(step, buffers, waiting, card) or _parts(step, buffers, card) or [step]
-        result.extend(made)
-    return replace(graph, buffers=buffers), result
+        parts = None
+        made = _columns(step, buffers, waiting, card)
+        if made is None:
+            parts = made = _parts(step, buffers, card)
+        if parts is not None:
+            divided.add(parts[0].name)
+        result.extend(made or [step])
+    return replace(graph, buffers=buffers), end_in_one_launch(
+        result, buffers, divided, card, everywhere=everywhere
+    )
 
 
 def _new_buffer(

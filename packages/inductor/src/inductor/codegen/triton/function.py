@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from inductor.analysis.affine import coefficient
 from inductor.analysis.online import online_pairs
 from inductor.codegen.triton.expressions import expression_text
 from inductor.ir.index import inner_symbols, outer_symbols
 from inductor.ir.operations import EFFECTS, HALF_DTYPES
 from inductor.ir.recorder import constant_value
-from primtorch.symbolic import Symbol, free_symbols
+from primtorch.symbolic import Symbol, free_symbols, substitute
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,6 +81,25 @@ def _policies(kernel: Kernel, totals: frozenset[int]) -> dict[int, str]:
     }
 
 
+def _by_position(value: Size, position: Symbol, parts: Sequence[tuple[Symbol, Size]]) -> Size:
+    """An index whose loop variables only make up their linear position, over that: neighbours are seen as such."""
+    if isinstance(value, int) or not any(symbol in free_symbols(value) for symbol, _ in parts):
+        return value
+    step = coefficient(value, parts[-1][0])
+    if not isinstance(step, int) or step == 0:
+        return value
+    whole: Size = 0
+    factor = step
+    for symbol, extent in reversed(parts):
+        if coefficient(value, symbol) != factor:
+            return value
+        whole = whole + symbol * factor
+        assert isinstance(extent, int)
+        factor *= extent
+    rest = substitute(value, {symbol: 0 for symbol, _ in parts})
+    return rest + position * step if rest + whole == value else value
+
+
 def _leaves(operation: Operation, buffers: set[str]) -> bool:
     """Whether an operation writes one of these."""
     return operation.name in EFFECTS and operation.buffer in buffers
@@ -90,8 +110,10 @@ class Function:
 
     _ops: TritonOps
 
-    def __init__(self, kernel: Kernel, blocks: Blocks) -> None:
+    def __init__(self, kernel: Kernel, blocks: Blocks, left: frozenset[str] = frozenset()) -> None:
+        """`left` are buffers that other programs of the same launch have written."""
         self._kernel = kernel
+        self._left = left
         self._body = kernel.body
         self._blocks = blocks
         self._lines: list[str] = []
@@ -100,6 +122,7 @@ class Function:
         self._parameters = {a.buffer: f"p{k}" for k, a in enumerate(kernel.arguments)}
         self._arguments = {name: f"c{k}" for k, (name, _) in enumerate(kernel.scalars)}
         self._names: dict[Symbol, str] = {}
+        self._positions: dict[Symbol, tuple[tuple[Symbol, Size], ...]] = {}
         for position, size in enumerate(kernel.sizes):
             assert isinstance(size, Symbol), "a kernel's size parameter is a symbol"
             self._names[size] = f"n{position}"
@@ -192,10 +215,17 @@ class Function:
         return f"{prefix}{self._fresh}"
 
     def _text(self, value: Size) -> str:
+        for place, parts in self._positions.items():
+            value = _by_position(value, place, parts)
         return expression_text(value, self._names)
 
     def _decode(self, linear: str, symbols: Sequence[Symbol], extents: Sequence[Size]) -> None:
         """Name each loop variable as a part of a linear position (last varies fastest)."""
+        parts = [(s, e) for s, e in zip(symbols, extents, strict=True) if e != 1]
+        if len(parts) > 1 and all(isinstance(extent, int) for _, extent in parts):
+            place = Symbol(f"{linear}_position")
+            self._names[place] = linear
+            self._positions[place] = tuple(parts)
         rest = linear
         for position in range(len(symbols) - 1, -1, -1):
             name, extent = str(symbols[position]), extents[position]

@@ -10,7 +10,7 @@ neutral in every combination.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -23,9 +23,11 @@ from inductor.codegen.triton.reductions import neutral_value
 from inductor.codegen.triton.sweeps import Sweeps
 from inductor.errors import UnsupportedOperationError
 from inductor.ir.index import product
+from inductor.schedule.blocks import ending_outer
+from primtorch.symbolic import Symbol
 
 if TYPE_CHECKING:
-    from inductor.ir import Kernel, Size
+    from inductor.ir import Ending, Kernel, Size
     from inductor.ir.operations import ReductionKind
     from inductor.schedule.blocks import Blocks
 
@@ -36,7 +38,6 @@ import triton.language as tl
 from inductor.codegen.triton import prelude
 
 
-@triton.jit
 """
 
 
@@ -81,16 +82,37 @@ def write_kernel(kernel: Kernel, blocks: Blocks) -> TritonSource:
 class _Writer(Sweeps):
     """Writes one function; implements `Tile` for the operations."""
 
-    def __init__(self, kernel: Kernel, blocks: Blocks) -> None:
-        super().__init__(kernel, blocks)
+    def __init__(self, kernel: Kernel, blocks: Blocks, left: frozenset[str] = frozenset()) -> None:
+        super().__init__(kernel, blocks, left)
         self._ops = TritonOps(self)
 
     def write(self) -> TritonSource:
         blocks, kernel = self._blocks, self._kernel
+        signature = self._signature()
+        count = self._write_body()
+        function = self._write_ending(kernel.ending, count) if kernel.ending is not None else ""
+        parameters = ", ".join(name for name, _ in signature)
+        lines = "\n".join(self._lines)
+        name = function_name(blocks.mode, self._operations.values(), function + lines)
+        text = f"{_HEADER}{function}@triton.jit\ndef {name}({parameters}):\n{lines}\n\n\nkernel = {name}\n"
+        names = {symbol: name for symbol, name in self._names.items() if name.startswith("n")}
+        return TritonSource(
+            text=text,
+            signature=signature,
+            pointers=len(kernel.arguments),
+            grid=count,
+            grid_text=expression_text(count, names, host=True),
+            warps=blocks.warps,
+            stages=blocks.stages,
+            bounds_checked=self._checked,
+        )
+
+    def _write_body(self) -> Size:
+        """All lines of the function but those of an ending; returns the number of programs."""
+        blocks, kernel = self._blocks, self._kernel
         column_ops = [o for o in self._operations.values() if o.name == "accumulate"]
         if column_ops and self._looped:
             raise KeyError("a row that does not fit a program's registers can't accumulate columns")
-        signature = self._signature()
         self._columns = [
             Column(
                 str(operation.buffer),
@@ -103,26 +125,46 @@ class _Writer(Sweeps):
         ]
         self._write_zeros()
         if self._sweeps:
-            count = self._write_rows()
-        elif kernel.decisions.tile is not None and blocks.columns > 1:
-            count = self._write_tiled(kernel.decisions.tile.dimensions)
-        else:
-            count = self._write_points()
-        parameters = ", ".join(name for name, _ in signature)
-        lines = "\n".join(self._lines)
-        name = function_name(blocks.mode, self._operations.values(), lines)
-        text = f"{_HEADER}def {name}({parameters}):\n{lines}\n\n\nkernel = {name}\n"
-        names = {symbol: name for symbol, name in self._names.items() if name.startswith("n")}
-        return TritonSource(
-            text=text,
-            signature=signature,
-            pointers=len(kernel.arguments),
-            grid=count,
-            grid_text=expression_text(count, names, host=True),
-            warps=blocks.warps,
-            stages=blocks.stages,
-            bounds_checked=self._checked,
+            return self._write_rows()
+        if kernel.decisions.tile is not None and blocks.columns > 1:
+            return self._write_tiled(kernel.decisions.tile.dimensions)
+        return self._write_points()
+
+    # ---- what the last program goes on with
+    def _write_ending(self, ending: Ending, count: Size) -> str:
+        """Lines that call the ending where a program is the last of its group; returns the ending's function."""
+        assert isinstance(count, int), "the number of programs that are counted is known"
+        follow = ending.kernel
+        row = product(follow.body.reduction_ranges)
+        assert isinstance(row, int)
+        held = self._blocks.ending
+        blocks = replace(
+            self._blocks,
+            mode="persistent" if row <= held else "looped",
+            outer=ending_outer(self._kernel, self._blocks),
+            inner=held,
+            programs=0,
+            ahead=0,
+            keeps=False,
+            ending=0,
         )
+        left = self._body.writes & follow.body.reads
+        writer = _Ending(follow, blocks, left)
+        text = writer.function()
+        self._checked |= writer._checked
+        passed = [self._parameters[argument.buffer] for argument in follow.arguments]
+        passed += [self._names[size] for size in follow.sizes if isinstance(size, Symbol)]
+        passed += [self._arguments[name] for name, _ in follow.scalars]
+        group = f"program % {ending.groups}" if ending.groups > 1 else "program * 0"
+        counter = f"{self._parameters[ending.counters]} + group"
+        self._emit(f"group = {group}")
+        # what all threads of this program have written is written before it counts
+        self._emit("tl.debug_barrier()")
+        self._emit(f'before = tl.atomic_add({counter}, 1, sem="acq_rel")')
+        self._emit(f"if before == {count // ending.groups - 1}:")
+        self._emit(f"    ending({', '.join([*passed, 'group'])})")
+        self._emit(f"    tl.store({counter}, 0)")
+        return text
 
     def _signature(self) -> tuple[tuple[str, str], ...]:
         kernel = self._kernel
@@ -197,7 +239,7 @@ class _Writer(Sweeps):
             rows = 1 if self._blocks.adds_rows else block
             shape = f"[{rows}, {width}]"
             self._emit(f"{column.name} = tl.full({shape}, {neutral}, {triton_type(column.dtype)})")
-        self._emit(f"program = tl.program_id(0).to({self._index_type})")
+        self._emit_program()
         grid: Size
         if self._columns:
             grid = self._blocks.programs
@@ -221,6 +263,24 @@ class _Writer(Sweeps):
             self._depth -= 1
             self._finish_columns(count)
         return grid
+
+    def _emit_program(self) -> None:
+        """Which of the programs this is."""
+        self._emit(f"program = tl.program_id(0).to({self._index_type})")
+
+
+class _Ending(_Writer):
+    """Writes what the last program of a kernel goes on with, a function that is told which tile is its."""
+
+    def function(self) -> str:
+        """Its source."""
+        parameters = [name for name, _ in self._signature()]
+        self._write_body()
+        lines = "\n".join(self._lines)
+        return f"@triton.jit\ndef ending({', '.join([*parameters, 'program'])}):\n{lines}\n\n\n"
+
+    def _emit_program(self) -> None:
+        """The caller knows it."""
 
 
 def _ceil_div(value: Size, block: int) -> Size:

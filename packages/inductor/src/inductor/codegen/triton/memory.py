@@ -90,6 +90,8 @@ class MemoryAccess(Counters):
             place = f"{self._parameters[buffer]} + ({self._text(index)} + {self._whole_tile()})"
         policy = self._policies.get(self._position)
         advice = f", eviction_policy={policy!r}" if policy else ""
+        if buffer in self._left:
+            advice = ', cache_modifier=".cg"'  # of the cache that all multiprocessors share
         rest = f", {masked}, other=0{advice}" if masked else advice
         text = f"tl.load({place}{rest})"
         if dtype is torch.bool:
