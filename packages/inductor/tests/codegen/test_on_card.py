@@ -10,6 +10,7 @@ import torch
 from torch.fx import Graph, GraphModule
 
 from inductor import compile_fx
+from inductor.ir import Kernel
 from inductor.options import InductorOptions
 from primtorch.fake import ShapeContext, fakeify
 
@@ -252,7 +253,7 @@ def _total_and_columns(call, x):
 
 @pytest.mark.parametrize("shape", [(5000, 48), (300, 7000), (20000, 16)])
 def test_the_last_program_finishes_a_reduction_the_same_way_each_time(shape):
-    """Three calls, two streams at once, then a recorded graph that is replayed: counters are found as they were left."""
+    """Three calls, two streams at once, a recorded graph that is replayed: counters are found as they were left."""
     torch.manual_seed(0)
     x = torch.randn(shape, device="cuda")
     run, expected = compiled(_total_and_columns, x)
