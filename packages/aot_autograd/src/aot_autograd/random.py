@@ -279,6 +279,24 @@ def exponential(context: Recorder, self: FakeTensor, lambd: float = 1.0, **_: An
     return context.operate(aten._to_copy.default, scaled, dtype=self.dtype)
 
 
+def random_from(context: Recorder, self: FakeTensor, low: Any, high: Any = None, **_: Any) -> Any:
+    """Integers in [low, high) in the shape and dtype of `self`."""
+    if high is None or (not _has_rule_for(self.dtype) and self.dtype is not torch.int64):
+        return NotImplemented
+    _demand(
+        low < high, "random_ expects 'from' to be less than 'to', but got from={:g} >= to={:g}", low, high
+    )  # fmt: skip
+    drawn = _integers(context, self.meta.device, self.shape, (low, high), torch.int64)
+    if self.dtype is torch.int64:
+        return drawn
+    return context.operate(aten._to_copy.default, drawn, dtype=self.dtype)
+
+
+def random_to(context: Recorder, self: FakeTensor, high: Any, **_: Any) -> Any:
+    """Integers in [0, high) in the shape and dtype of `self`."""
+    return random_from(context, self, 0, high)
+
+
 RULES: dict[OpOverload, Callable[..., Any]] = {
     aten.bernoulli.p: bernoulli_p,
     aten.bernoulli.default: bernoulli,
@@ -295,5 +313,7 @@ RULES: dict[OpOverload, Callable[..., Any]] = {
     aten.uniform.default: uniform,
     aten.normal_functional.default: normal_functional,
     aten.exponential.default: exponential,
+    getattr(aten.random, "from"): random_from,
+    aten.random.to: random_to,
 }
 """For each random operator, how it is written in terms of philox."""

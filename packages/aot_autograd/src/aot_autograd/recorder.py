@@ -27,6 +27,7 @@ class Recorder(Protocol):
     source_line: SourceLine | None
     seeds: Seeds
     silent_writes: set[Any]
+    fallback_random: bool
 
     def operate(self, operator: OpOverload, *args: Any, **kwargs: Any) -> FakeTensor:
         """Record one pure operator (decomposed like any other) and return its result."""

@@ -24,6 +24,7 @@ from aot_autograd._torch import (
     run_composite_implicit,
 )
 from aot_autograd.errors import UnsupportedOperator
+from primtorch import DRAWN_IN_PLACE, draws_in_place
 from primtorch.fake import FakeTensor, functional_form
 
 if TYPE_CHECKING:
@@ -99,6 +100,8 @@ def mutation(
     special = SPECIAL.get(operator)
     if special is not None:
         return special(context, *args, **kwargs)
+    if context.fallback_random and draws_in_place(operator) and kwargs.get("generator") is None:
+        return _drawn(context, operator, args, kwargs)
     name = operator.name()
     if name.startswith("aten::_foreach"):
         return _foreach(operator, args, kwargs)
@@ -124,6 +127,27 @@ def mutation(
             context.source_line,
         )
     return _through_functional(context, operator, form, args, kwargs)
+
+
+def _drawn(
+    context: Recorder, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> FakeTensor:
+    """Fill a tensor by the operator itself, in a tensor of the same layout: eager's order depends on it."""
+    tensor: FakeTensor = args[0]
+    meta = tensor.meta
+    numbers = list(args[1:])
+    for argument in [one for one in operator._schema.arguments if not one.kwarg_only][len(args) :]:
+        if argument.name in kwargs:
+            numbers.append(kwargs[argument.name])
+        elif argument.has_default_value():
+            numbers.append(argument.default_value)
+    while numbers and numbers[-1] is None:
+        numbers.pop()
+    layout = (list(tensor.shape), list(tensor.stride()), not functional.is_dense(meta))
+    options = {"dtype": tensor.dtype, "device": meta.device}
+    new = context.handle(DRAWN_IN_PLACE, (str(operator), *layout, numbers), options)
+    functional.write(context, tensor, new)
+    return tensor
 
 
 def _foreach(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -291,7 +315,18 @@ def detach_(_context: Recorder, self: FakeTensor) -> FakeTensor:
     return self
 
 
+def rrelu_with_noise(
+    context: Recorder, self: FakeTensor, noise: FakeTensor, *options: Any, **more: Any
+) -> Any:
+    """Its functional form keeps the layout of what it is given; the operator itself gives rows."""
+    operator = aten.rrelu_with_noise.default
+    form = aten.rrelu_with_noise_functional.default
+    result = _through_functional(context, operator, form, (self, noise, *options), more)
+    return context.operate(aten.clone.default, result, memory_format=torch.contiguous_format)
+
+
 SPECIAL: dict[OpOverload, Callable[..., FakeTensor]] = {
+    aten.rrelu_with_noise.default: rrelu_with_noise,
     aten.copy_.default: copy_,
     aten.fill_.Scalar: fill_,
     aten.fill_.Tensor: fill_tensor_,

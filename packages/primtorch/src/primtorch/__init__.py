@@ -5,6 +5,7 @@ from primtorch.attention import substitute
 from primtorch.conformance import ConformanceReport, check_backend
 from primtorch.coverage import coverage_report
 from primtorch.determinism import ORDER_DEPENDENT, deterministic
+from primtorch.drawn import DRAWN_IN_PLACE, draws_in_place
 from primtorch.prims import PRIMS, is_prim
 from primtorch.recurrent_layer import fuses_lstm
 from primtorch.registry import decomposes
@@ -18,6 +19,7 @@ from primtorch.tables import (
 __all__ = [
     "ATTENTION_KERNELS",
     "CORE_ATEN",
+    "DRAWN_IN_PLACE",
     "ORDER_DEPENDENT",
     "PRIMS",
     "ConformanceReport",
@@ -28,6 +30,7 @@ __all__ = [
     "decomposes",
     "decomposition_table",
     "deterministic",
+    "draws_in_place",
     "fuses_lstm",
     "is_prim",
     "substitute",

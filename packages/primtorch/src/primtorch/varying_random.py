@@ -32,9 +32,10 @@ def _check(p: Any) -> None:
 def _noise(like: Tensor, p: Any, *, feature: bool) -> Tensor:
     """One where a number, or with `feature` a channel, is kept, else zero."""
     shape = list(like.shape)
-    if feature:
-        shape = [*shape[:2], *[1] * (len(shape) - 2)]
-    drawn: Tensor = direct(aten.bernoulli.p, like.new_empty(shape), 1 - p)
+    channels = [*shape[:2], *[1] * (len(shape) - 2)]
+    made = like.new_empty(channels) if feature else torch.empty_like(like.detach())
+    with torch.no_grad():
+        drawn: Tensor = direct(aten.bernoulli_.float, made, 1 - p)
     return drawn
 
 
@@ -115,7 +116,8 @@ def _drawn(operator: Any, *defaults: float) -> Callable[..., Tensor]:
         for name, value in named.items():
             numbers[names.index(name)] = value
         with torch.no_grad():
-            value = direct(operator, self.detach(), *numbers, generator=generator)
+            made = self.detach().new_empty_strided(self.shape, self.stride())
+            value = direct(operator, made, *numbers, generator=generator)
         return self.copy_(value)
 
     return run
@@ -148,17 +150,17 @@ def normal(
 RANDOM: dict[str, Callable[..., Any]] = {
     "alpha_dropout": alpha_dropout,
     "bernoulli": bernoulli,
-    "bernoulli_": _drawn(aten.bernoulli.p, 0.5),
-    "cauchy_": _drawn(aten.cauchy.default, 0.0, 1.0),
+    "bernoulli_": _drawn(aten.bernoulli_.float, 0.5),
+    "cauchy_": _drawn(aten.cauchy_.default, 0.0, 1.0),
     "dropout": dropout,
     "dropout1d": _of_channels(1),
     "dropout2d": _of_channels(2),
     "dropout3d": _of_channels(3),
-    "exponential_": _drawn(aten.exponential.default, 1.0),
+    "exponential_": _drawn(aten.exponential_.default, 1.0),
     "feature_alpha_dropout": feature_alpha_dropout,
-    "geometric_": _drawn(aten.geometric.default, 0.5),
-    "log_normal_": _drawn(aten.log_normal.default, 1.0, 2.0),
+    "geometric_": _drawn(aten.geometric_.default, 0.5),
+    "log_normal_": _drawn(aten.log_normal_.default, 1.0, 2.0),
     "normal": normal,
-    "normal_": _drawn(aten.normal_functional.default, 0.0, 1.0),
-    "uniform_": _drawn(aten.uniform.default, 0.0, 1.0),
+    "normal_": _drawn(aten.normal_.default, 0.0, 1.0),
+    "uniform_": _drawn(aten.uniform_.default, 0.0, 1.0),
 }

@@ -193,6 +193,14 @@ vendor(
     *([torch.ops.primtorch.checked.default] if hasattr(torch.ops.primtorch, "checked") else []),
 )
 vendor(
+    "random numbers in the order in which eager draws them",
+    *(
+        [torch.ops.primtorch.drawn_in_place.default]
+        if hasattr(torch.ops.primtorch, "drawn_in_place")
+        else []
+    ),
+)
+vendor(
     "one number from the default generator, in program order",
     *([torch.ops.primtorch.draw_seed.default] if hasattr(torch.ops.primtorch, "draw_seed") else []),
 )

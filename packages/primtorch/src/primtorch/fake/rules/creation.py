@@ -419,15 +419,14 @@ def fill(sizes: Sizes, x: TensorMeta, value: Any) -> TensorMeta:
 
 
 # ---------------------------------------------------------------- random numbers like a tensor
-@shape_rule("bernoulli")
-def bernoulli(sizes: Sizes, x: TensorMeta, **rest: Any) -> TensorMeta:
-    """Zeros and ones drawn with the probabilities x, row-major."""
-    del sizes, rest
+@shape_rule("bernoulli", "bernoulli.p", "poisson", "binomial", "_standard_gamma")
+def drawn_in_rows(sizes: Sizes, x: TensorMeta, *args: Any, **rest: Any) -> TensorMeta:
+    """Numbers drawn for each element of x, row-major."""
+    del sizes, args, rest
     return x.contiguous()
 
 
 @shape_rule(
-    "bernoulli.p",
     "bernoulli.Tensor",
     "uniform",
     "normal_functional",
@@ -438,9 +437,6 @@ def bernoulli(sizes: Sizes, x: TensorMeta, **rest: Any) -> TensorMeta:
     "random",
     "random.from",
     "random.to",
-    "poisson",
-    "binomial",
-    "_standard_gamma",
 )
 def random_like(sizes: Sizes, x: TensorMeta, *args: Any, **kwargs: Any) -> TensorMeta:
     """Random numbers with the geometry of x."""
