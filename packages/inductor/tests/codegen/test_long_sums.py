@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from inductor.codegen.cpp import kernel_source
 from inductor.ir import Recorder
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -138,3 +139,51 @@ def test_a_batchs_means_are_summed_in_double(stored):
     variance, mean = torch.var_mean(x.double(), (0, 2), correction=0)
     assert torch.equal(buffers["mean"], mean.float())
     assert error(buffers["m2"] / (batch * pixels), variance) < 1e-6
+
+
+@pytest.mark.parametrize("columns", [256, 320, 1000, 5000])
+@pytest.mark.parametrize("placed", [False, True])
+def test_sums_of_bfloat16_take_their_lanes_in_any_order(columns, placed):
+    """Numbers of 16 bits are widened two by two, unless something in the sum depends on a point's place."""
+    rows = 5
+    recorder = Recorder((rows,), (columns,))
+    (row,), (column,) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    half = torch.bfloat16
+    value = recorder.op(
+        "mul",
+        recorder.load("x", row * columns + column, half),
+        recorder.load("weight", column, half),
+    )
+    if placed:
+        place = recorder.to_dtype(recorder.index_expression(column, torch.int64), F32)
+        value = recorder.op("mul", value, place)
+    total = recorder.reduce("sum", value, dtype=F32)
+    recorder.stage("outer")
+    recorder.store("out", row, total, F32)
+    kernel = make_kernel(recorder.finish())
+    assert ("ci_widen_bf16" in kernel_source(kernel).text) == (not placed)
+    x, weight = torch.randn(rows, columns).to(half), torch.randn(columns).to(half)
+    weight[3] = -0.0
+    out = torch.empty(rows)
+    assert run_cpp(kernel, {"x": x.reshape(-1), "weight": weight, "out": out}) == 0
+    exact = x.double() * weight.double() * (torch.arange(columns) if placed else 1)
+    spread = exact.abs().sum(1)
+    assert ((out - exact.sum(1)).abs() <= 1e-6 * spread).all()
+
+
+@pytest.mark.parametrize("dtype", [F32, torch.bfloat16])
+def test_a_sum_fetches_what_comes_next_where_it_reads_once(dtype):
+    def text(reduction):
+        recorder = Recorder((7,), (640,))
+        (row,), (column,) = recorder.outer, recorder.inner
+        recorder.stage("inner")
+        value = recorder.to_dtype(recorder.load("x", row * 640 + column, dtype), F32)
+        found = recorder.reduce(reduction, value, dtype=F32)
+        recorder.stage("outer")
+        found = recorder.part(found, 0, F32) if reduction == "welford" else found
+        recorder.store("out", row, found, F32)
+        return kernel_source(make_kernel(recorder.finish())).text
+
+    assert "__builtin_prefetch" in text("sum")
+    assert "__builtin_prefetch" not in text("welford")

@@ -75,6 +75,18 @@ CI_STRIP ci_stream_f16(u16 *to, const f32 *from) {
   ci_narrow_f16<N>(half, from);
   ci_stream_lines<N * 2>(to, half);
 }
+// Neighbours as floats, those at even places first: halves of words, which takes two instructions for two vectors.
+CI_STRIP ci_widen_bf16(f32 *to, const u16 *from) {
+  typedef u32 ci_words __attribute__((vector_size(64)));
+  for (int k = 0; k < N; k += 32) {
+    ci_words both;
+    __builtin_memcpy(&both, from + k, sizeof both);
+    const ci_words even = both << 16, odd = both & 0xffff0000u;
+    __builtin_memcpy(to + k, &even, sizeof even);
+    __builtin_memcpy(to + k + 16, &odd, sizeof odd);
+  }
+}
+
 CI void ci_streamed() {
 #if defined(__AVX512F__)
   __builtin_ia32_sfence();

@@ -21,6 +21,7 @@ from inductor.codegen.cpp.reductions import Accumulator, accumulator_for
 from inductor.codegen.cpp.strips import StripPrinter
 from inductor.codegen.cpp.types import C_TYPES, Value
 from inductor.ir.operations import HALF_DTYPES, Indirect
+from primtorch.symbolic import free_symbols
 
 if TYPE_CHECKING:
     from inductor.ir import Size, Stage
@@ -33,6 +34,8 @@ _LANES = 64
 _FLUSH = 1 << 14
 _WIDE = 64
 _CHUNK_ROWS = 64
+_AHEAD = 384
+"""Bytes: a processor's own fetching stops at the end of a page; further than 512 is slower than not at all."""
 _LIGHT = 6
 """Work at a point below which a sweep waits for its additions, not for its arithmetic."""
 _DIVISIBLE = frozenset({"sum", "prod", "max", "min", "any", "all"})
@@ -320,16 +323,19 @@ class SweepPrinter(StripPrinter):
         stop: str,
         clauses: list[str] | None,
         points: Size | None = None,
+        *,
+        ahead: bool = True,
     ) -> None:
         """The points from `base` to `stop` of a sweep; without `clauses` one after the other.
 
         `points`: how many they are, of all threads together, where that is known.
+        `ahead`: what is read next is fetched meanwhile, if it isn't read again: a second walk hides the wait better.
         """
         length = "m" if base == "c" else f"({stop} - {base})"
         extent = self.kernel.body.reduction_ranges[-1]
         if clauses is not None and self._waits(positions, active, extent):
             whole = isinstance(points, int) and points % _WIDE == 0
-            self._wide_loop(positions, active, base, length)
+            self._wide_loop(positions, active, base, length, ahead=ahead)
             if whole:
                 return
             base, length = f"{base} + q", f"{length} - q"
@@ -384,12 +390,12 @@ class SweepPrinter(StripPrinter):
                 spreads[position] = replace(a, kind="sum", name=f"{a.name}c_q", mean=f"{a.name}c_m")
                 self.line(f"{C_TYPES[total]} {a.name}c_s = 0; {a.c_type} {a.name}c_q = 0;")
             with self.block_of(""):
-                self._sweep_points(positions, sums, "c", "c + m", [], points)
+                self._sweep_points(positions, sums, "c", "c + m", [], points, ahead=False)
             for position, a in reductions.items():
                 kind = C_TYPES[sums[position].dtype]
                 self.line(f"const {a.c_type} {a.name}c_m = ({a.c_type})({a.name}c_s / ({kind})m);")
             with self.block_of(""):
-                self._sweep_points(positions, spreads, "c", "c + m", [], points)
+                self._sweep_points(positions, spreads, "c", "c + m", [], points, ahead=False)
             for a in reductions.values():
                 self.line(a.merge_chunk())
 
@@ -404,25 +410,84 @@ class SweepPrinter(StripPrinter):
         return self._repeats(positions)
 
     def _wide_loop(
-        self, positions: list[int], active: dict[int, Accumulator], base: str, length: str
+        self,
+        positions: list[int],
+        active: dict[int, Accumulator],
+        base: str,
+        length: str,
+        *,
+        ahead: bool,
     ) -> None:
-        """The first `q` points of a sweep, `_WIDE` at a time, each with accumulators of its own in registers."""
+        """The first `q` points of a sweep, `_WIDE` at a time, each with accumulators of its own in registers.
+
+        `ahead`: what comes next is fetched meanwhile.
+        """
         wide = {p: replace(a, name=f"{a.name}l") for p, a in active.items()}
         self.line(f"const i64 q = {length} / {_WIDE} * {_WIDE};")
         for accumulator in wide.values():
             for text in accumulator.declare_lanes(_WIDE):
                 self.line(text)
+        variable = self.inner[-1]
+        name = self.names[variable]
         with self.block_of(f"for (i64 b = 0; b < q; b += {_WIDE})"):
+            self.line(f"const i64 at = {base} + b;")
+            self._at_strip(variable, "at")
+            if ahead:
+                self._fetch(positions)
+            widened = self._widened(positions)
+            for position in widened:
+                address = self._element(position)
+                self.line(f"f32 y{position}[{_WIDE}] __attribute__((aligned(64)));")
+                self.line(f"ci_widen_bf16<{_WIDE}>(y{position}, &{address});")
+            self._at_strip(variable, name)
             self.line("#pragma omp simd")
             with self.block_of(f"for (i64 k = 0; k < {_WIDE}; k++)"):
-                self.line(f"const i64 {self.names[self.inner[-1]]} = {base} + b + k;")
+                self.line(f"const i64 {name} = at + k;")
                 for position in positions:
-                    self._inner_operation(position, wide, lane="[k]")
+                    if position in widened:
+                        self._define(position, f"y{position}[k]", torch.float32)
+                    else:
+                        self._inner_operation(position, wide, lane="[k]")
         for position, accumulator in wide.items():
             for text in accumulator.gather_lanes(_WIDE, "0", flushed=False):
                 self.line(text)
             for text in active[position].absorb(accumulator.lane_result):
                 self.line(text)
+
+    def _element(self, position: int) -> str:
+        operation = self.operations[position]
+        assert operation.buffer is not None
+        assert operation.index is not None
+        return self._address(operation.buffer, operation.index)
+
+    def _fetch(self, positions: list[int]) -> None:
+        """Asks for what the sweep reads in a moment, a line at a time."""
+        for position in positions:
+            operation = self.operations[position]
+            if operation.name == "load" and self._step(operation, self.inner[-1]) == 1:
+                size = self.storage[str(operation.buffer)].itemsize
+                lines = f"for (i64 k = 0; k < {_WIDE * size}; k += 64)"
+                text = f"(const char *)&{self._element(position)} + k + {_AHEAD}"
+                self.line(f"{lines} __builtin_prefetch({text});")
+
+    def _widened(self, positions: list[int]) -> list[int]:
+        """Loads of bfloat16 that are widened for all lanes at once, which are then in another order.
+
+        None if anything but these loads tells the lanes apart.
+        """
+        variable = self.inner[-1]
+        found: list[int] = []
+        for position in positions:
+            operation = self.operations[position]
+            if operation.index is None or variable not in free_symbols(operation.index):
+                continue
+            storage = self.storage.get(operation.buffer or "")
+            if operation.name != "load" or operation.masked or storage is not torch.bfloat16:
+                return []
+            if self._step(operation, variable) != 1:
+                return []
+            found.append(position)
+        return found
 
     def _columns(self) -> None:
         body = self.kernel.body
