@@ -24,6 +24,7 @@ from dynamo.source import AttributeSource, ConstantSource
 from dynamo.values import asked, attributes, iteration, modules, subscripts, unread
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
+from dynamo.values.memoised import ask_cache, is_known_outside
 from dynamo.values.native import call_native
 from dynamo.values.numpy_values import call_dispatcher, is_dispatcher
 from dynamo.values.references import PROXIES, behind_proxy, referent
@@ -33,7 +34,7 @@ from dynamo.values.states import NAMED_RULES
 from dynamo.values.tensor_subclasses import construct_tensor
 from dynamo.values.torch_functions import is_leaf
 from dynamo.values.transforms import transformed_outside
-from dynamo.values.wrap import is_constant, wrap
+from dynamo.values.wrap import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -332,17 +333,8 @@ def _object(
         return referent(machine, function)
     wrapped = getattr(function, "__wrapped__", None)
     if isinstance(function, functools._lru_cache_wrapper):
-        if _known_outside(machine, function, args, kwargs):
-            # The cache answers the same in every later call: asking it now is what eager does.
-            result = function(*args, **kwargs)
-            origin = machine.session.source_of
-            machine.session.assumptions.answer(
-                function,
-                [(value, origin(value)) for value in args],
-                {name: (value, origin(value)) for name, value in kwargs.items()},
-                result,
-            )
-            return machine.session.wrap(result, ConstantSource(result))
+        if is_known_outside(machine, function, args, kwargs):
+            return ask_cache(machine, function, args, kwargs)
         return call(machine, wrapped, args, kwargs, resumable=resumable)
     if kind is operator.attrgetter:
         return _attrgetter(machine, function, args)
@@ -366,26 +358,6 @@ def _object(
     if isinstance(bound, types.MethodType):
         return call(machine, bound, args, kwargs, resumable=resumable)
     return call_native(machine, function, args, kwargs)
-
-
-def _known_outside(
-    machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> bool:
-    """Whether a memoised function and all its arguments exist outside of the capture."""
-    session = machine.session
-    if session.is_created(function) or session.is_created(function.__wrapped__):
-        return False
-    return all(
-        is_constant(value)
-        or (
-            session.source_of(value) is not None
-            and not session.is_created(value)
-            and id(value) not in session.shadows_by_copy
-            and not isinstance(value, torch.Tensor | tuple)
-            and id(value) not in session.instance_dicts
-        )
-        for value in (*args, *kwargs.values())
-    )
 
 
 def _attrgetter(machine: Machine, getter: Any, args: tuple[Any, ...]) -> Any:
