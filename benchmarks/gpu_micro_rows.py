@@ -53,6 +53,14 @@ def max_pool(x: Tensor) -> Tensor:
     return functional.max_pool2d(x, 3, 2, 1)
 
 
+def sum_of_all(x: Tensor) -> Tensor:
+    return x.sum()
+
+
+def column_sum(x: Tensor) -> Tensor:
+    return x.sum(0)
+
+
 def add(x: Tensor, y: Tensor) -> Tensor:
     return x + y
 
@@ -188,10 +196,26 @@ def _others(s: Sizes) -> Iterator[Row]:
             yield Row(name, f"{n}x{m}", function, lambda n=n, m=m: (s.random(n, m),), 2 * once)
 
 
+def _sums(s: Sizes) -> Iterator[Row]:
+    """Reductions with fewer results than the card has multiprocessors, or columns: divided among programs."""
+    for shape in ((1024, 4096), (4096, 4096), (16384, 16384)):
+        n, m = s(*shape)
+        yield Row(
+            "sum of all", f"{n}x{m}", sum_of_all, lambda n=n, m=m: (s.random(n, m),), 2 * n * m
+        )
+    for shape in ((8192, 1024), (65536, 256), (16384, 4096)):
+        n, m = s(*shape)
+        yield Row(
+            "column sum", f"{n}x{m}", column_sum, lambda n=n, m=m: (s.random(n, m),), 2 * n * m
+        )
+
+
 def rows(device: str, most: int | None = None) -> list[Row]:
     """All rows, each kernel's first size before any second one: a short budget leaves out sizes, not kernels."""
     sizes = Sizes(device, most)
-    found = [row for part in (_streams, _rows, _norms, _images, _others) for row in part(sizes)]
+    found = [
+        row for part in (_streams, _rows, _sums, _norms, _images, _others) for row in part(sizes)
+    ]
     seen: dict[str, int] = {}
     ranked = []
     for row in found:

@@ -501,6 +501,28 @@ def _batch_norm() -> list[Variant]:
     return found
 
 
+def _divided() -> list[Variant]:
+    found = [TODAY, Variant("two launches", ending_bytes=0)]
+    wide = {"ending_turns": 64, "ending_bytes": 1 << 20}
+    found += [
+        Variant(f"one launch, ending holds {holds} bytes", ending_holds=holds, **wide)
+        for holds in (32, 64, 128, 256, 512)
+    ]
+    for number in (1, 2, 3, 4, 8, 12):
+        name = f"{number} programs a unit"
+        found.append(Variant(f"one launch, {name}", programs_a_unit=number, **wide))
+        found.append(Variant(f"two launches, {name}", programs_a_unit=number, ending_bytes=0))
+    found.append(
+        Variant(
+            "bound: without the second kernel",
+            text=_without(1),
+            ending_bytes=0,
+            wrong_on_purpose=True,
+        )
+    )
+    return found
+
+
 def _without(*numbers: int) -> Callable[[int, TritonSource], TritonSource | None]:
     return lambda number, source: None if number in numbers else source
 
@@ -561,6 +583,12 @@ VARIANTS: dict[str, list[Variant]] = {
     "cross entropy 8192x1024": _cross_entropy(8192, 1024),
     "cross entropy 16384x4096": _cross_entropy(16384, 4096),
     "cross entropy 4096x32768": [*_cross_entropy(4096, 32768), *_long_rows(stored=False)[1:]],
+    "sum of all 1024x4096": _divided(),
+    "sum of all 4096x4096": _divided(),
+    "sum of all 16384x16384": _divided(),
+    "column sum 8192x1024": _divided(),
+    "column sum 65536x256": _divided(),
+    "column sum 16384x4096": _divided(),
     "rms norm backward 262144x768": _columns(RMS, (2, 3)),
     "rms norm backward 65536x256": _columns(
         (

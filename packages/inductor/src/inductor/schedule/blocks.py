@@ -55,9 +55,6 @@ TRANSPOSED_ROWS = 16
 ENDING_HOLDS = 256
 """Bytes of its operands that a thread of an ending holds: all are on their way at once."""
 
-ENDING_WARPS = 8
-"""Of a kernel of rows that has an ending, at the least: it is the ending that they read fast."""
-
 _MEASURED_LANES = 32
 """Threads of a warp on the cards that the rules count in."""
 
@@ -274,14 +271,6 @@ def _rows(
     light = accumulates == 1 and _row_bytes(kernel) <= LIGHT_ROW
     warps = _warps_of_rows(kernel, inner * outer, light=light)
     if not accumulates:
-        more = ENDING_WARPS // warps
-        if (
-            kernel.ending is not None
-            and more > 1
-            and points is not None
-            and points % (outer * more) == 0
-        ):
-            outer, warps = outer * more, warps * more
         return Blocks("persistent", outer, inner, 1, warps, 1, 0)
     # Each program leaves a row of partial results, and as many fit a multiprocessor as its registers hold sums. There
     # are twice as many of one warp where each has rows enough that its sums are little beside them.
