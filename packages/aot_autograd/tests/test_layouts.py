@@ -22,3 +22,12 @@ def test_pooling_to_one_place_keeps_the_memory_order_of_its_input():
     (ours_grad,) = torch.autograd.grad(ours.sum(), x)
     (theirs_grad,) = torch.autograd.grad(theirs.sum(), x)
     torch.testing.assert_close(ours_grad, theirs_grad)
+
+
+def test_a_changed_view_of_one_element_keeps_its_stride(agree):
+    def function(x):
+        made = x.sin()
+        one = made[:1, 0]
+        return one.mul_(2)
+
+    agree(function, lambda: (torch.randn(3, 4),))

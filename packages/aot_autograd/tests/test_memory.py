@@ -145,3 +145,24 @@ def test_a_dropped_output_frees_everything(graph_runner):
     assert references
     del out
     assert all(reference.expired() for reference in references)
+
+
+def test_rows_that_are_added_to_a_gradient_need_no_table_of_their_own():
+    """A weight that is looked up in and multiplied by: its gradient is written once, rows are added to it."""
+    positions = torch.tensor([1, 5, 5])
+    size = 64 * 8 * 4
+
+    def tied(weight, x):
+        return (weight[positions].sin().sum() + (x @ weight.t()).square().sum()).clone()
+
+    def twice(weight, x):
+        return weight[positions].sin().sum() + weight[positions].cos().sum() + x.sum()
+
+    def alone(weight, x):
+        return weight[positions].sin().sum() + x.sum()
+
+    arguments = leaf(64, 8), leaf(4, 8)
+    # The table is the gradient; beside a product there are the weight and what is saved.
+    assert 2 * size < peaks_of(tied, *arguments).backward_peak < 2.75 * size
+    assert size < peaks_of(alone, *arguments).backward_peak < 1.25 * size
+    assert size < peaks_of(twice, *arguments).backward_peak < 1.25 * size

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import fx
 
+from aot_autograd._torch import OpOverload
 from aot_autograd.absent import without_tangents
 from aot_autograd.partition.classify import kind_of, saved_bytes
 from aot_autograd.partition.written import written_values
@@ -95,7 +96,60 @@ def _written(module: fx.GraphModule, results: Any) -> set[fx.Node]:
             continue
         if sum(map(_own_bytes, map(_memory_of, node.all_input_nodes))) < _own_bytes(node):
             written.discard(node)
-    return written
+    return written - _tables_of_sums(module, kept)
+
+
+def _tables_of_sums(module: fx.GraphModule, kept: set[fx.Node]) -> set[fx.Node]:
+    """Tables without memory of their own.
+
+    What rows are added to is written where the result is, and rows that are added to zeros are added right into what
+    those are a term of: the gradient of an embedding whose weight is also the last layer's.
+    """
+    found: set[fx.Node] = set()
+    for node in module.graph.nodes:
+        if node.op != "call_function" or not _adds_rows(node):
+            continue
+        base = node.args[0]
+        if len(base.users) > 1 or base.op != "call_function" or kind_of(base) != "pointwise":
+            continue
+        found.add(base)
+        if node not in kept and _is_zeros(base) and _is_term(node):
+            found.add(node)
+    return found
+
+
+def _operator_of(node: fx.Node) -> str:
+    return str(node.target._schema.name) if isinstance(node.target, OpOverload) else ""
+
+
+def _adds_rows(node: fx.Node) -> bool:
+    match _operator_of(node):
+        case "aten::index_put" | "aten::_unsafe_index_put":
+            return bool(node.args[3] if len(node.args) > 3 else node.kwargs.get("accumulate"))
+        case name:
+            return name in ("aten::scatter_add", "aten::index_add")
+
+
+def _is_zeros(node: fx.Node) -> bool:
+    name = _operator_of(node)
+    return name in ("aten::zeros", "aten::new_zeros", "aten::zeros_like") or (
+        name in ("aten::full", "aten::full_like", "aten::new_full") and 0 in node.args[1:]
+    )
+
+
+def _is_term(node: fx.Node) -> bool:
+    """Whether a table is read by nothing but one sum of tables like it."""
+    if len(node.users) != 1:
+        return False
+    (total,) = node.users
+    if _operator_of(total) != "aten::add" or len(total.all_input_nodes) != 2:
+        return False
+    own = node.meta["val"]
+    return own.dtype.is_floating_point and all(
+        isinstance(value := one.meta.get("val"), FakeTensor)
+        and (value.shape, value.dtype) == (own.shape, own.dtype)
+        for one in (*total.all_input_nodes, total)
+    )
 
 
 def _is_operand(node: fx.Node) -> bool:
