@@ -4,6 +4,7 @@
     |- WireError                  the graph handed over breaks wire 3
     |- UnsupportedOperationError  nobody can express something in loops (the caller falls back)
     |- KernelError                one kernel can't be built (raised under `strict` only)
+    |- PromiseError               an operator returned something else than its shape rule said
     |- VerificationError          one of our own stages made something illegal
     `- OptionError                an unknown option or a bad value
 
@@ -55,6 +56,18 @@ class KernelError(InductorError):
         super().__init__(
             f"kernel {kernel} was not built: {why}\n"
             "  this is a fault of inductor: please report the kernel; without `strict` torch's operators run it"
+        )
+
+
+class PromiseError(InductorError, RuntimeError):
+    """An operator returned another dtype, size or number of tensors than its shape rule promised: a fault of ours."""
+
+    def __init__(self, problem: object) -> None:
+        self.problem = str(problem)
+        super().__init__(
+            f"{problem}\n"
+            "  this is a fault of a shape rule: please report the operator; "
+            "without `strict` torch's operators run the graph"
         )
 
 

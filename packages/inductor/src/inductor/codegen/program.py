@@ -89,7 +89,7 @@ def compile_program(
         device: the name of what builds them; empty means ours.
         strict: one kernel that can't be built raises, where otherwise torch's operators run it.
     """
-    reference = ReferenceCallable(graph)
+    reference = ReferenceCallable(graph, strict=strict)
     try:
         built = build_kernels(program, settings, device=device, strict=strict)
     except BuildError as error:
@@ -152,6 +152,11 @@ def _on_card(program: Program, device: str) -> bool:
     """Whether the launcher must know a card, whose kernels only it can start."""
     place = program_device(program)
     return device_for(place, device).launcher_index(place) >= 0
+
+
+def _may_fail(step: Kernel | OperatorCall, built: Mapping[str, Built]) -> bool:
+    """Whether torch's operators may have to run the call from its inputs: they are kept until this step is done."""
+    return _can_refuse(built[step.name]) if isinstance(step, Kernel) else step.is_untried
 
 
 def _can_refuse(built: Built) -> bool:
@@ -273,9 +278,7 @@ class _Encoder:
         self._slots = {name: number for number, name in enumerate(graph.buffers)}
         self._scalars: dict[str, int] = {}
         self._fallible = [
-            number
-            for number, step in enumerate(program.schedule.steps)
-            if isinstance(step, Kernel) and _can_refuse(built[step.name])
+            number for number, step in enumerate(program.schedule.steps) if _may_fail(step, built)
         ]
         self._own: set[str] = set()
         self._bent: set[str] = set()  # in a tensor that has another geometry than they

@@ -14,6 +14,7 @@ import torch
 
 from inductor.devices import BuiltKernel, CalledKernel
 from inductor.devices.built import flat_length
+from inductor.errors import PromiseError
 from inductor.ir import Kernel, OperatorCall, View
 from inductor.runtime.launch import conform
 from primtorch.symbolic import Expression, Symbol, evaluate
@@ -48,11 +49,12 @@ class PythonLauncher:
             if isinstance(kernel, BuiltKernel)
         }
         self._reference = reference
+        self._broken = False
         self._last_fallible = max(
             (
                 number
                 for number, step in enumerate(program.schedule.steps)
-                if isinstance(step, Kernel) and _can_refuse(built[step.name])
+                if (_can_refuse(built[step.name]) if isinstance(step, Kernel) else step.is_untried)
             ),
             default=-1,
         )
@@ -64,6 +66,8 @@ class PythonLauncher:
             raise TypeError(f"a compiled graph takes one list of {len(graph.inputs)} inputs")
         kept = list(inputs)
         inputs.clear()
+        if self._broken:
+            return self._reference(kept)
         tensors, sizes, scalars = self._read(kept)
         with torch.no_grad():
             for number, step in enumerate(self._program.schedule.steps):
@@ -73,7 +77,14 @@ class PythonLauncher:
                     if self._kernel(step, tensors, sizes, scalars):
                         return self._reference(kept)
                 else:
-                    self._call(step, tensors, sizes)
+                    try:
+                        self._call(step, tensors, sizes)
+                    except PromiseError as error:
+                        self._reference.take_over(error)
+                        self._broken = True
+                        if len(kept) < len(graph.inputs):
+                            raise
+                        return self._reference(kept)
                 for name in self._program.memory.release[number]:
                     tensors.pop(name, None)
             return self._results(tensors, sizes)
@@ -156,10 +167,17 @@ class PythonLauncher:
             name: self._concrete(value, tensors, sizes) for name, value in step.kwargs.items()
         }
         result = step.operator(*args, **kwargs)
-        for name, value in zip(step.outputs, _flat(result), strict=True):
+        found = _flat(result)
+        if len(found) != len(step.outputs):
+            raise PromiseError(
+                f"{step.operator} returned {len(found)} results where {len(step.outputs)} were promised"
+            )
+        for name, value in zip(step.outputs, found, strict=True):
             if name is None or name not in self._program.read_buffers:
                 continue
             buffer = self._program.graph.buffers[name]
+            if not isinstance(value, torch.Tensor) or value.dtype is not buffer.dtype:
+                raise PromiseError(f"{step.operator} did not return the {buffer.dtype} it promised")
             shape = tuple(evaluate(size, sizes) for size in buffer.shape)
             stride = tuple(evaluate(size, sizes) for size in buffer.stride)
             fits = tuple(value.shape) == shape and all(

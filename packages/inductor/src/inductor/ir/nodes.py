@@ -220,6 +220,11 @@ class OperatorCall:
     origins: tuple[Origin, ...] = ()
 
     @property
+    def is_untried(self) -> bool:
+        """Whether a rule alone says what it returns: one of ATen that is on no list, which tests go through."""
+        return self.kind == "fallback" and getattr(self.operator, "namespace", "") == "aten"
+
+    @property
     def reads(self) -> frozenset[str]:
         """Buffers read."""
         return frozenset(view.buffer for view in self.views())

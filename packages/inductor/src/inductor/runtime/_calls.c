@@ -7,14 +7,27 @@
  * Invariant: what fails through the C ABI is repeated through Python, so that the user sees eager's exception. */
 #include "_launch.h"
 
+/* Promised as no bytes, and as large as its kernel wants. */
+static int is_workspace(Frame *f, const int64_t *o) {
+  return DTYPE(o[1]) == byte_dtype && o[2] == 1 && !f->r[o[3]];
+}
+
+static int dtype_fits(Handle h, const int64_t *o) {
+  int32_t dtype;
+  return !api.get_dtype(h, &dtype) && dtype == DTYPE(o[1]);
+}
+
 static int adopt(Frame *f, const int64_t *o, Handle h) {
   if (o[0] < 0) {
     api.delete_handle(h);
     return 1;
   }
   Slot *s = &f->slots[o[0]];
-  int workspace = DTYPE(o[1]) == byte_dtype && o[2] == 1 && !f->r[o[3]]; /* promised as none, as large as it is */
-  int fits = workspace || layout_fits(f, h, o[2], o + 3);
+  if (!dtype_fits(h, o)) {
+    api.delete_handle(h);
+    return 0;
+  }
+  int fits = is_workspace(f, o) || layout_fits(f, h, o[2], o + 3);
   if (!fits || s->data || s->handle) { /* placed elsewhere or differently laid out: copy, which needs Python */
     hold(f);
     PyObject *wrapped = api.wrap(h), *made = wrapped ? conformed(f, wrapped, o[2], o + 3) : NULL;
@@ -139,15 +152,33 @@ static int has_lists(PyObject *result) {
   return 0;
 }
 
-static int store_outputs(Frame *f, PyObject *result, const int64_t *o, int64_t count) {
+/* Whether a result has the dtype and the sizes that the steps after it were compiled for; strides are made to fit. */
+static int as_promised(Frame *f, Handle h, const int64_t *o) {
+  int64_t dim, *sizes;
+  if (!dtype_fits(h, o)) return 0;
+  if (is_workspace(f, o)) return 1;
+  if (api.get_dim(h, &dim) || dim != o[2] || api.get_sizes(h, &sizes)) return 0;
+  for (int64_t k = 0; k < dim; k++)
+    if (sizes[k] != f->r[o[3 + k]]) return 0;
+  return 1;
+}
+
+/* 0; -1 with an exception; BROKEN with one where the results are not those that were promised. */
+static int store_outputs(Frame *f, PyObject *result, const int64_t *o, int64_t count, PyObject *operator) {
   int sequence = PyTuple_Check(result) || PyList_Check(result);
+  if (count && (sequence ? PySequence_Fast_GET_SIZE(result) : 1) != count) {
+    PyErr_Format(PyExc_RuntimeError, "%S returned %zd results where %lld were promised", operator,
+                 sequence ? PySequence_Fast_GET_SIZE(result) : (Py_ssize_t)1, (long long)count);
+    return BROKEN;
+  }
   for (int64_t k = 0; k < count; k++) {
     int64_t rank = o[2];
     if (o[0] >= 0) {
-      PyObject *item = sequence && k < PySequence_Fast_GET_SIZE(result) ? PySequence_Fast_GET_ITEM(result, k) : result;
-      if (!PyObject_TypeCheck(item, tensor_type)) {
-        PyErr_SetString(PyExc_RuntimeError, "an operator returned something else than the tensors it promised");
-        return -1;
+      PyObject *item = sequence ? PySequence_Fast_GET_ITEM(result, k) : result;
+      if (!PyObject_TypeCheck(item, tensor_type) || !as_promised(f, HANDLE_OF(item), o)) {
+        PyErr_Format(PyExc_RuntimeError, "result %lld of %S has another dtype or other sizes than were promised",
+                     (long long)k, operator);
+        return BROKEN;
       }
       PyObject *made = conformed(f, item, rank, o + 3);
       Slot *s = &f->slots[o[0]];
@@ -209,7 +240,7 @@ int call(Frame *f, const int64_t *w) {
     }
   }
   int64_t outputs = *p++;
-  int status = store_outputs(f, result, p, outputs);
+  int status = store_outputs(f, result, p, outputs, operator);
   Py_DECREF(result);
   if (!status) let_go(f);
   return status;

@@ -130,6 +130,25 @@ static PyObject *recover(Frame *f) {
   return result;
 }
 
+/* An operator returned something else than its shape rule promised: a fault of ours, told once. Torch's operators run
+ * this call, where its inputs are still there, and all further ones. */
+static PyObject *take_over(Frame *f) {
+  int whole = 1;
+  for (Py_ssize_t k = 0; k < f->self->inputs; k++) whole = whole && f->inputs[k];
+  PyObject *type, *error, *trace;
+  PyErr_Fetch(&type, &error, &trace);
+  PyObject *told = PyObject_CallMethod(f->self->recover, "take_over", "O", error ? error : Py_None);
+  if (told) f->self->broken = 1;
+  if (told && !whole) PyErr_Restore(type, error, trace);
+  else {
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+  }
+  Py_XDECREF(told);
+  return told && whole ? recover(f) : NULL;
+}
+
 static PyObject *run(Frame *f) {
   const int64_t *w = f->self->code;
   int64_t *r = f->r;
@@ -208,10 +227,12 @@ static PyObject *run(Frame *f) {
         if (failed) return NULL;
         break;
       }
-      case OP_CALL:
-        if (call(f, w)) return NULL;
+      case OP_CALL: {
+        int status = call(f, w);
+        if (status) return status == BROKEN ? take_over(f) : NULL;
         w += w[0];
         break;
+      }
       case OP_RELEASE: {
         int64_t count = *w++;
         for (int64_t k = 0; k < count; k++) empty_slot(f, &s[*w++]);
@@ -258,7 +279,7 @@ static PyObject *launch(PyObject *object, PyObject *const *args, size_t flags, P
   if (grad) api.set_grad_enabled(false);
   Handle guard = NULL;
   if (self->device >= 0 && gpu.new_guard(self->device, &guard)) guard = NULL;
-  PyObject *result = run(&f);
+  PyObject *result = self->broken ? recover(&f) : run(&f);
   hold(&f);
   if (guard) gpu.delete_guard(guard);
   for (Py_ssize_t k = 0; k < self->slots; k++) {

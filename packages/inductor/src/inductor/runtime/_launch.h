@@ -129,13 +129,14 @@ typedef struct {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   PyObject *objects;  /* tuple: operators, constant arguments, constant tensors */
-  PyObject *recover;  /* callable(list of inputs) -> tuple */
+  PyObject *recover;  /* callable(list of inputs) -> tuple; its take_over(reason) says that it runs all calls from now on */
   PyObject *conform;  /* callable(tensor, sizes, strides) -> tensor of exactly that layout */
   PyObject *reserve;  /* callable(placed dtype, sizes, strides) -> tensor, or eager's out of memory */
   PyObject *ranges;   /* tuple: names of the kernels for a profiler, in the order of their instructions; may be empty */
   PyObject *dict;
   int64_t *code, *initial;
   Py_ssize_t words, registers, slots, inputs;
+  int broken; /* an operator did not return what was promised: `recover` runs every call */
   int keep; /* inputs stay alive until OP_SURE, because `recover` may need them */
   int device;       /* index of the GPU whose memory the kernels use, or -1 */
   int64_t threshold; /* scalar operations that are worth a second thread */
@@ -201,6 +202,7 @@ int reserve_slot(Frame *f, const int64_t *o);
 int reserve_arena(Frame *f, int64_t bytes, int64_t placed);
 
 /* ---- _calls.c -------------------------------------------------------------------------------------------------------- */
+enum { BROKEN = -2 }; /* call() failed, as the operator did not return what was promised */
 int call(Frame *f, const int64_t *w);
 
 /* ---- _launch.c ------------------------------------------------------------------------------------------------------- */

@@ -190,7 +190,7 @@ PyMODINIT_FUNC PyInit__launch(void) {
   PyObject *module = PyModule_Create(&definition);
   if (module && (PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) ||
                  PyModule_AddIntConstant(module, "OPCODES", OP_CLOSE + 1) ||
-                 PyModule_AddIntConstant(module, "FACE", 4))) /* launch.py refuses other numbers */
+                 PyModule_AddIntConstant(module, "FACE", 5))) /* launch.py refuses other numbers */
     Py_CLEAR(module);
   return module;
 }

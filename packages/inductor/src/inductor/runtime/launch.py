@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from inductor._torch import device_code, dtype_code, library_paths, storage_address
+from inductor.errors import PromiseError
 
 __all__ = [
     "DIRECT_CALLS",
@@ -81,7 +82,7 @@ class Result(IntEnum):
     OBJECT = 5
 
 
-_FACE = 4  # counts changes of what the launcher's type is called with
+_FACE = 5  # counts changes of what the launcher's type is called with
 
 DIRECT_CALLS = {
     "mm": 1,
@@ -108,13 +109,13 @@ def conform(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]
     """`tensor` copied into exactly this layout; a workspace, bytes promised as none, as it is.
 
     Raises:
-        RuntimeError: if the sizes differ.
+        PromiseError: if the sizes differ.
     """
     if size == (0,) and tensor.dtype == torch.uint8:
         return tensor
     if tuple(tensor.shape) != size:
-        raise RuntimeError(
-            f"an operator returned a tensor of shape {tuple(tensor.shape)} where {size} was promised"
+        raise PromiseError(
+            f"a tensor of shape {tuple(tensor.shape)} came where {size} was promised"
         )
     once = tensor
     for dimension, step in enumerate(stride):

@@ -6,16 +6,21 @@ node by node the operators that eager would run, so values, layouts and exceptio
 
 from __future__ import annotations
 
+import logging
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx.node import map_arg
 
+from inductor.errors import PromiseError
+
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
 __all__ = ["ReferenceCallable"]
+
+_LOG = logging.getLogger("inductor")
 
 
 class ReferenceCallable:
@@ -23,8 +28,9 @@ class ReferenceCallable:
 
     boxed = True
 
-    def __init__(self, graph: GraphModule) -> None:
+    def __init__(self, graph: GraphModule, *, strict: bool = False) -> None:
         self._module = graph
+        self._strict = strict
         self._steps: list[tuple[Node, tuple[Node, ...]]] = []
         last: dict[Node, Node] = {}
         for node in graph.graph.nodes:
@@ -35,6 +41,19 @@ class ReferenceCallable:
         for node, reader in last.items():
             dead.setdefault(reader, []).append(node)
         self._steps = [(node, tuple(dead.get(node, ()))) for node in graph.graph.nodes]
+
+    def take_over(self, reason: object) -> None:
+        """Hear that the compiled program is given up, as an operator broke a promise; it is told once.
+
+        Raises:
+            PromiseError: under `strict`.
+        """
+        error = reason if isinstance(reason, PromiseError) else PromiseError(reason)
+        if self._strict:
+            raise error
+        _LOG.warning(
+            "a compiled graph is given up, torch's own operators run it from now on: %s", error
+        )
 
     def __call__(self, inputs: list[Any]) -> tuple[Any, ...]:
         """Run the graph; empties `inputs`."""
