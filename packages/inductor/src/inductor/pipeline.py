@@ -144,6 +144,23 @@ def plan(
     return value
 
 
+def _begin_early(gm: GraphModule, options: InductorOptions) -> None:
+    """Let the device that the graph is for begin what takes a while, such as starting compilers."""
+    if options.executor != "native":
+        return
+    values = (node.meta.get("val") for node in gm.graph.nodes if node.op == "placeholder")
+    devices = (getattr(value, "device", None) for value in values)
+    device = next((found for found in devices if found is not None and found.type != "cpu"), None)
+    if device is None:
+        return
+    from inductor.devices import device_for  # code generators are loaded when they are needed
+
+    made = device_for(device, options.device)
+    prepare = getattr(made, "prepare", None)  # one that comes from outside need not have it
+    if prepare is not None and made.available():
+        prepare(made.launcher_index(device))
+
+
 def compile_graph(
     gm: GraphModule,
     options: InductorOptions,
@@ -152,6 +169,7 @@ def compile_graph(
 ) -> BoxedCallable:
     """All stages, then code generation and the executor."""
     span = _no_span if span is None else span
+    _begin_early(gm, options)
     program = plan(gm, options, observer, span)
     with span("generate and compile kernels", ""):
         return execute(program, gm, options, observer)

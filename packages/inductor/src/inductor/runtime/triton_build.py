@@ -21,6 +21,7 @@ import tempfile
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +133,7 @@ class TritonBuilder:
     _idle: list[_Worker] = field(default_factory=list)
     _running: list[_Worker] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _pending: dict[str, Future[TritonBinary]] = field(default_factory=dict)
     _threads: ThreadPoolExecutor | None = None
 
     def submit(self, source: TritonSource, aligned: Sequence[int]) -> Future[TritonBinary]:
@@ -140,19 +142,37 @@ class TritonBuilder:
         Args:
             source: the kernel.
             aligned: positions of the parameters that are always multiples of 16 bytes.
+
+        Equal kernels that are asked for meanwhile are compiled once.
         """
+        request = {
+            "text": source.text,
+            "signature": list(source.signature),
+            "aligned": list(aligned),
+            "warps": source.warps,
+            "stages": source.stages,
+            "checked": source.bounds_checked,
+            **asdict(self.target),
+        }
+        key = _key(request)
         with self._lock:
+            pending = self._pending.get(key)
+            if pending is not None:
+                return pending
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(
                     self.processes, thread_name_prefix="triton-build"
                 )
                 atexit.register(self.close)
-            threads = self._threads
-        return threads.submit(self._build, source, tuple(aligned))
+            made = self._pending[key] = self._threads.submit(self._build, key, request)
+        made.add_done_callback(lambda _: self._pending.pop(key, None))
+        return made
 
     def prestart(self, count: int = 2) -> None:
         """Start workers before there is work, so that they have loaded Triton when it comes."""
         with self._lock:
+            if not self._running:
+                atexit.register(self.close)
             while len(self._running) < min(count, self.processes):
                 worker = _start_worker()
                 self._running.append(worker)
@@ -169,17 +189,7 @@ class TritonBuilder:
         if threads is not None:
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def _build(self, source: TritonSource, aligned: tuple[int, ...]) -> TritonBinary:
-        request = {
-            "text": source.text,
-            "signature": list(source.signature),
-            "aligned": list(aligned),
-            "warps": source.warps,
-            "stages": source.stages,
-            "checked": source.bounds_checked,
-            **asdict(self.target),
-        }
-        key = _key(request)
+    def _build(self, key: str, request: dict[str, Any]) -> TritonBinary:
         found = self._find(key)
         if found is not None:
             return found
@@ -258,16 +268,20 @@ def _write(path: Path, content: bytes) -> None:
         raise
 
 
-def _key(request: dict[str, Any]) -> str:
+@lru_cache(maxsize=1)
+def _sources() -> tuple[str, ...]:
+    """What makes every kernel, beside its request: Triton's version, ours, the prelude."""
     try:
         triton = importlib.metadata.version("triton")
     except importlib.metadata.PackageNotFoundError:
         triton = "none"
     prelude = Path(__file__).parent.parent / "codegen" / "triton" / "prelude.py"
+    return triton, __version__, prelude.read_text(encoding="utf-8")
+
+
+def _key(request: dict[str, Any]) -> str:
     parts = [
         json.dumps(request, sort_keys=True),
-        triton,
-        __version__,
-        prelude.read_text(encoding="utf-8"),
+        *_sources(),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
