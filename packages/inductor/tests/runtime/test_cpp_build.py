@@ -3,13 +3,16 @@
 import ctypes
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
 import textwrap
+import time
 
 import pytest
 
+from inductor.runtime.code_cache import open_cache
 from inductor.runtime.cpp_build import KernelLibrary, KernelSource
 from inductor.runtime.errors import BuildError, CompilerFailedError, CompilerMissingError
 from inductor.runtime.settings import BuildSettings
@@ -215,6 +218,52 @@ def test_the_cache_is_bounded(tmp_path):
         library.addresses([constant_kernel(value)])
     library._cache.sweep()
     assert sum(path.stat().st_size for path in (tmp_path / "cache").rglob("*.so")) <= 40_000
+
+
+def test_what_a_killed_build_left_is_swept(tmp_path):
+    """A directory whose process is gone and that is old; not one in use, not one that was just made."""
+    compiler = script(tmp_path / "slow-g++", "sleep 60\n")
+    text = textwrap.dedent(
+        f"""
+        from pathlib import Path
+        from inductor.runtime.cpp_build import KernelLibrary, KernelSource
+        from inductor.runtime.settings import BuildSettings
+        chosen = BuildSettings(cache_directory=Path({str(tmp_path / "cache")!r}), compiler={str(compiler)!r})
+        KernelLibrary(chosen).addresses([KernelSource({constant_kernel(4).text!r})])
+        """
+    )
+    directory = tmp_path / "cache" / "kernels-1"
+    process = subprocess.Popen([sys.executable, "-c", text], start_new_session=True)
+    cache = open_cache(tmp_path / "cache", 1 << 20)
+    try:
+        for _ in range(600):
+            if list(directory.glob("build-*/unit.cpp")):
+                break
+            time.sleep(0.05)
+        (build,) = directory.glob("build-*")
+        scrap = directory / "write-abc"
+        scrap.touch()
+        for path in (build, scrap):
+            os.utime(path, (0, time.time() - 3600))
+        cache.sweep()
+        assert build.exists()  # its process lives
+        assert not scrap.exists()
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    os.utime(build)
+    cache.sweep()
+    assert build.exists()  # it is new
+    os.utime(build, (0, time.time() - 3600))
+    cache.sweep()
+    assert not build.exists()
+
+
+def test_an_index_goes_with_its_library(tmp_path):
+    KernelLibrary(settings(tmp_path / "cache")).addresses([constant_kernel(1)])
+    open_cache(tmp_path / "cache", limit=1).sweep()
+    left = {path.name for path in (tmp_path / "cache" / "kernels-1").iterdir()}
+    assert all(name.endswith(".lock") for name in left)
 
 
 def test_two_processes_share_one_cache(tmp_path):

@@ -4,7 +4,7 @@ An entry `<key>.so` is a shared library, `<key>.txt` lists the checksum of the l
 `kernel-<hash>` names the entry that holds one kernel, so that graphs and processes share kernels. Written to a
 temporary name and renamed: a reader sees a whole file or none. Invariant: the directory is private (owner and mode are
 checked), an entry whose checksum doesn't fit is deleted and counts as missing, and no failure here is an error: without
-a usable directory kernels live in a temporary one and one warning says so.
+a usable directory kernels live in a temporary one and one warning says so. What a killed process left is swept.
 """
 
 from __future__ import annotations
@@ -13,17 +13,33 @@ import contextlib
 import hashlib
 import logging
 import os
+import shutil
 import stat
 import tempfile
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import filelock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["CodeCache", "open_cache"]
 
 _LOG = logging.getLogger("inductor")
 _LAYOUT = "1"
 _SWEEP_EVERY = 64
+_IN_USE = "in_use"
+_NO_LOCK = (
+    OSError,
+    NotImplementedError,
+    filelock.Timeout,
+)  # somebody holds it, or locks don't work here
+_SCRAP_AGE = 600.0  # seconds
+_LONGEST_BUILD = 7 * 86400.0
 
 
 @dataclass(slots=True)
@@ -60,9 +76,24 @@ class CodeCache:
             with contextlib.suppress(OSError):
                 (self.directory / f"{key}{suffix}").unlink()
 
-    def scratch(self) -> Path:
-        """A new private directory for one compilation, on the same file system as the entries."""
-        return Path(tempfile.mkdtemp(prefix="build-", dir=self.directory))
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Path]:
+        """A new private directory for one compilation, on the same file system as the entries.
+
+        A lock in it is held as long as this process lives: `sweep` deletes what killed ones left.
+
+        Raises:
+            OSError: it can't be made; what is raised inside passes, too.
+        """
+        path = Path(tempfile.mkdtemp(prefix="build-", dir=self.directory))
+        lock = filelock.FileLock(path / _IN_USE)
+        try:
+            with contextlib.suppress(*_NO_LOCK):
+                lock.acquire(timeout=0)
+            yield path
+        finally:
+            lock.release()
+            shutil.rmtree(path, ignore_errors=True)
 
     def publish(self, key: str, library: Path, kernels: list[str]) -> Path:
         """Move a freshly built library into place and index its kernels.
@@ -96,7 +127,8 @@ class CodeCache:
             raise
 
     def sweep(self) -> None:
-        """Delete the oldest entries until the directory is below three quarters of its limit."""
+        """Delete what killed processes left; beyond the limit the oldest entries, down to three quarters of it."""
+        self._sweep_scraps()
         try:
             entries = [
                 (item.stat().st_mtime, item.stat().st_size, item)
@@ -111,7 +143,34 @@ class CodeCache:
             self.discard(path.stem)
             total -= size
             if total <= self.limit * 3 // 4:
-                return
+                break
+        for index in self.directory.glob("kernel-*"):
+            with contextlib.suppress(OSError, ValueError):
+                if not (self.directory / f"{index.read_text(encoding='ascii')}.so").exists():
+                    index.unlink()
+
+    def _sweep_scraps(self) -> None:
+        now = time.time()
+        for path in (*self.directory.glob("build-*"), *self.directory.glob("write-*")):
+            with contextlib.suppress(OSError):
+                age = now - path.stat().st_mtime
+                if age < _SCRAP_AGE:
+                    continue  # whoever made it may not have its lock yet
+                if not path.is_dir():
+                    path.unlink()
+                elif age > _LONGEST_BUILD or _is_left(path):
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_left(scratch: Path) -> bool:
+    """Whether the process is gone that made the directory."""
+    lock = filelock.FileLock(scratch / _IN_USE)
+    try:
+        lock.acquire(timeout=0)
+    except _NO_LOCK:
+        return False
+    lock.release()
+    return True
 
 
 def _is_private(path: Path) -> bool:

@@ -13,7 +13,6 @@ import ctypes
 import hashlib
 import os
 import re
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -270,18 +269,16 @@ class KernelLibrary:
 
     def _ends(self, cache: CodeCache, compiler: Compiler) -> bool:
         """Whether the compiler comes to an end with the smallest kernel, however it ends."""
-        scratch = cache.scratch()
         try:
-            source, target = scratch / "unit.cpp", scratch / "unit.so"
-            source.write_text("int nothing;\n", encoding="utf-8")
-            timeout = min(self._settings.timeout, _PROBE)
-            _run(compiler.command(str(source), str(target)), timeout, scratch)
+            with cache.scratch() as scratch:
+                source, target = scratch / "unit.cpp", scratch / "unit.so"
+                source.write_text("int nothing;\n", encoding="utf-8")
+                timeout = min(self._settings.timeout, _PROBE)
+                _run(compiler.command(str(source), str(target)), timeout, scratch)
         except CompilerHungError:
             return False
         except (CompilerFailedError, OSError):
             pass
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
         return True
 
     def _split(
@@ -304,15 +301,15 @@ class KernelLibrary:
         text = _unit_text(unit)
         names = [name for name, _ in unit]
         key = hashlib.sha256(f"{compiler.identity}\0{text}".encode()).hexdigest()[:32]
-        with self._guard(cache, key):
+        with self._guard(cache, key), contextlib.ExitStack() as held:
             found = cache.find(names[0])
             if found is not None and found.stem == key:
                 return found  # another process built the same unit while this one waited
             try:
-                scratch = cache.scratch()
+                scratch = held.enter_context(cache.scratch())
             except OSError:
                 self._cache = cache = open_cache(None, self._settings.cache_bytes)
-                scratch = cache.scratch()
+                scratch = held.enter_context(cache.scratch())
             try:
                 source, target = scratch / "unit.cpp", scratch / "unit.so"
                 source.write_text(text, encoding="utf-8")
@@ -326,8 +323,6 @@ class KernelLibrary:
                 raise BuildError(
                     f"compiled kernels can't be written to {cache.directory}: {error.strerror}"
                 ) from error
-            finally:
-                shutil.rmtree(scratch, ignore_errors=True)
 
     @staticmethod
     def _guard(cache: CodeCache, key: str) -> contextlib.AbstractContextManager[object]:
