@@ -277,3 +277,31 @@ def test_a_module_is_copied_as_ever_after_torchs_compiler_ran(theirs):
 
     compiled = dynamo.optimize("eager", fullgraph=True, options=STRICT)(program)
     assert same(compiled(X), program(X))
+
+
+def test_torchs_compiler_around_what_ours_compiled(theirs):
+    """It breaks its graph at the call, and captures nothing of our capture or of what that made."""
+    graphs, torch_compile = theirs
+    counter, compiled = compiled_with(inner)
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    layer_counter, layers[0] = compiled_with(layers[0])
+
+    def program(x):
+        return compiled(x + 1) * 2
+
+    outer, whole = torch_compile(program), torch_compile(layers)
+    for size in (4, 4, 5, 6):
+        x = torch.randn(size)
+        assert same(outer(x), inner(x + 1) * 2)
+    assert counter.frame_count == 2
+    for _ in range(2):
+        x = torch.randn(2, 4, requires_grad=True)
+        whole(x).sum().backward()
+        assert same(x.grad, torch.autograd.grad(layers(x).sum(), x)[0])
+    assert layer_counter.frame_count == 1
+    calls = {
+        node.target for graph in graphs for node in graph.graph.nodes if node.op.startswith("call")
+    }
+    assert len(graphs) < 8
+    assert torch.relu not in calls  # of `inner`: that is ours
+    assert not is_hooked()

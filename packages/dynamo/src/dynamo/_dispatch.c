@@ -337,7 +337,7 @@ int cache_find(PyObject *cache, PyObject *const *slots, Py_ssize_t count, PyObje
 static PyObject *cache_call(CodeCache *self, PyObject *function, PyObject *const *slots,
                             Py_ssize_t count) {
     PyObject *entry, *inputs, *result = NULL;
-    int was = hook_pause(); /* compiled code says itself which of its calls are hooked */
+    int was = hook_alone(); /* compiled code says itself which of its calls are hooked */
     int status = cache_find((PyObject *)self, slots, count, function, &entry, &inputs);
     if (LIKELY(status > 0)) {
         result = entry_run(entry, slots, count, function, inputs);
@@ -362,7 +362,7 @@ static PyObject *cache_call(CodeCache *self, PyObject *function, PyObject *const
     Py_XDECREF(miss);
     Py_DECREF(tuple);
 done:
-    hook_resume(was);
+    hook_shared(was);
     return result;
 }
 

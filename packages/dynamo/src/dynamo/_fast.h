@@ -42,6 +42,8 @@ HIDDEN Py_ssize_t slot_count(PyCodeObject *code);
 HIDDEN int hook_never(PyCodeObject *code); /* its frames run as they are */
 HIDDEN int hook_pause(void);               /* off in this thread; returns what it was */
 HIDDEN void hook_resume(int was);
+HIDDEN int hook_alone(void); /* other evaluators too */
+HIDDEN void hook_shared(int was);
 HIDDEN int hook_ready(PyObject *module);
 
 #endif

@@ -101,6 +101,8 @@ int hook_never(PyCodeObject *code) { return learn(code, NEVER, NULL); }
 
 static _Thread_local PyObject *thread_callback; /* owned by the FrameHook that is on */
 static _Thread_local int thread_on;
+static _Thread_local int thread_alone; /* nobody else's evaluator sees a frame of this thread */
+#define ALONE 2
 static _Thread_local Frame *handed_on; /* a frame that the evaluator before us is given */
 static int threads_on;
 static _PyFrameEvalFunction before;
@@ -139,6 +141,29 @@ int hook_pause(void) {
 }
 void hook_resume(int was) { thread_on = was; }
 
+/* While this package captures, or runs what it made, its frames are not another compiler's either: that one
+   would capture the capture. Ours lies over it meanwhile, for the other threads hands on to it. */
+int hook_alone(void) {
+    int was = hook_pause();
+    _PyFrameEvalFunction current = _PyInterpreterState_GetEvalFrameFunc(PyInterpreterState_Get());
+    if (LIKELY(current == _PyEval_EvalFrameDefault))
+        return was;
+    if (current == evaluate && (before == NULL || before == _PyEval_EvalFrameDefault))
+        return was;
+    thread_alone++;
+    threads_on++;
+    refresh();
+    return was | ALONE;
+}
+void hook_shared(int was) {
+    hook_resume(was & ~ALONE);
+    if (UNLIKELY(was & ALONE)) {
+        thread_alone--;
+        threads_on--;
+        refresh();
+    }
+}
+
 /* Under a hook each frame enters the evaluator anew. CPython 3.12 counts that, twice, against the limit of C's
    recursion, which is reached long before the program's own, as long as that is an ordinary one. */
 static inline PyObject *run_default(PyThreadState *thread, Frame *frame, int throwing) {
@@ -154,7 +179,7 @@ static inline PyObject *run_default(PyThreadState *thread, Frame *frame, int thr
 }
 
 static PyObject *run_as_it_is(PyThreadState *thread, Frame *frame, int throwing) {
-    if (LIKELY(before == NULL || before == _PyEval_EvalFrameDefault || before == evaluate))
+    if (LIKELY(before == NULL || before == _PyEval_EvalFrameDefault || before == evaluate || thread_alone))
         return run_default(thread, frame, throwing);
     if (handed_on == frame) /* it came back to us: it chains to us, as we do to it */
         return _PyEval_EvalFrameDefault(thread, frame, throwing);
@@ -238,10 +263,10 @@ static int ask(PyCodeObject *code, PyObject *function, Frame *frame, Py_ssize_t 
     for (Py_ssize_t i = 0; i < count; i++)
         PyTuple_SET_ITEM(slots, i, Py_NewRef(frame->localsplus[i]));
     PyObject *callback = Py_NewRef(thread_callback);
-    int was = hook_pause();
+    int was = hook_alone();
     PyObject *answer = PyObject_CallFunctionObjArgs(callback, function, slots,
                                                     known_cache ? known_cache : Py_None, NULL);
-    hook_resume(was);
+    hook_shared(was);
     Py_DECREF(callback);
     Py_DECREF(slots);
     if (answer == NULL)
