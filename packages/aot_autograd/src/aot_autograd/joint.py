@@ -30,6 +30,7 @@ from aot_autograd.metadata import FunctionMetadata
 from aot_autograd.observation import Observation
 from aot_autograd.recording import DRAW_SEED, RecordingContext
 from aot_autograd.sizes import symbol_of
+from aot_autograd.sparse import SparseOf, sparse_nodes
 from aot_autograd.subclasses import MadeOf, is_wrapper, take_apart
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta
 
@@ -307,10 +308,12 @@ def _record_backward(
     return [None if grad is None else _nodes_of_gradient(context, grad) for grad in gradients]
 
 
-def _nodes_of_gradient(context: RecordingContext, gradient: Any) -> tuple[MadeOf | None, list[Any]]:
+def _nodes_of_gradient(
+    context: RecordingContext, gradient: Any
+) -> tuple[MadeOf | SparseOf | None, list[Any]]:
     """The nodes of a gradient, and how it is put together of them where it is made of tensors."""
     if not is_wrapper(gradient):
-        return None, [context.node_of(gradient)]
+        return sparse_nodes(context, gradient) or (None, [context.node_of(gradient)])
     parts: list[Any] = []
     layout = take_apart(gradient, parts)
     assert layout is not None, "a wrapper has a layout"

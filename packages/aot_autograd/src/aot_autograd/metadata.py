@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from aot_autograd._torch import OpOverload
+    from aot_autograd.sparse import SparseOf
     from aot_autograd.subclasses import MadeOf
     from primtorch.fake import TensorMeta
 
@@ -193,7 +194,7 @@ class FunctionMetadata:
     read_before: tuple[int, ...] = ()
     draws: tuple[str, ...] = ()
     symbols: tuple[tuple[int, Any], ...] = ()
-    made_of: tuple[MadeOf | None, ...] = ()
+    made_of: tuple[MadeOf | SparseOf | None, ...] = ()
 
     @property
     def mutation_values(self) -> int:

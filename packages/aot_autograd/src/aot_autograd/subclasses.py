@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from aot_autograd.runtime import Boxed
+    from aot_autograd.sparse import SparseOf
     from primtorch.fake import TensorMeta
 
     FlatFunction = Callable[..., Sequence[Any]]
@@ -711,7 +712,7 @@ class MadeOf:
 
 
 def gradients_of_results(
-    made_of: Sequence[MadeOf | None],
+    made_of: Sequence[MadeOf | SparseOf | None],
 ) -> Callable[[Sequence[Any], Any], list[Any]]:
     """A function that makes the gradients of what a backward graph returns."""
 

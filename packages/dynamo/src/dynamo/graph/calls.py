@@ -18,11 +18,13 @@ from primtorch.fake import FakeTensor
 __all__ = [
     "DATA_SHAPES",
     "EFFECTS",
+    "LOOKUPS",
     "MAY_RAISE",
     "Kind",
     "classify",
     "draws",
     "draws_numbers",
+    "has_sparse_gradient",
     "may_raise",
     "owner_of",
     "refusal",
@@ -103,6 +105,17 @@ DATA_SHAPES = frozenset(
 )  # fmt: skip
 # Their lengths are read from tensors; asked with fakes, they would tie the sizes to this call's before they fail.
 _READ_LENGTHS = frozenset({"_pack_padded_sequence", "_pad_packed_sequence"})
+# Look-ups in a table of `torch.nn.functional`, by their parameters.
+LOOKUPS = {
+    "embedding": (
+        *("input", "weight", "padding_idx", "max_norm", "norm_type", "scale_grad_by_freq"),
+        "sparse",
+    ),
+    "embedding_bag": (
+        *("input", "weight", "offsets", "max_norm", "norm_type", "scale_grad_by_freq", "mode"),
+        "sparse",
+    ),
+}
 # Property getters that make a tensor.
 _MADE_BY_PROPERTY = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 _REFUSED_PROPERTIES = frozenset({"grad", "grad_fn", "_base", "_version"})
@@ -187,6 +200,16 @@ def draws_numbers(node: torch.fx.Node, root: torch.nn.Module) -> bool:
         if isinstance(body, torch.fx.GraphModule)
         for inner in body.graph.nodes
     )
+
+
+def has_sparse_gradient(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a look-up's gradient is sparse with as many elements as the data says."""
+    given = dict(zip(LOOKUPS[name], args, strict=False)) | kwargs
+    weight = given.get("weight")
+    if not given.get("sparse") or not isinstance(weight, torch.Tensor):
+        return False
+    whole = name == "embedding" and given.get("padding_idx") is None
+    return not whole and weight.requires_grad and torch.is_grad_enabled()
 
 
 def may_raise(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -274,6 +274,11 @@ class Recorder:
                 return of_size(name, real)
             with torch._C.DisableTorchFunction():
                 return function(real, *args[1:], **kwargs)
+        if name in calls.LOOKUPS and calls.has_sparse_gradient(name, args, kwargs):
+            raise GraphBreak(
+                BreakReason.DATA_DEPENDENT_SHAPE,
+                f"the size of {name}'s sparse gradient depends on data",
+            )
         if (
             name in calls.MAY_RAISE
             and self.machine is not None
