@@ -237,6 +237,26 @@ def test_a_step_size_filled_with_a_rate_in_a_tensor(implementation):
     assert tried.graphs <= 2
 
 
+def test_lists_scaled_by_a_rate_in_a_tensor():
+    tried = row(Case("RMSprop", "lists", "tensor rate", {"lr": torch.tensor}))
+    assert not tried.failure, tried
+    assert tried.graphs <= 2
+
+
+def test_lists_of_quotients_and_products_scaled_by_a_tensor():
+    def function(targets, first, second, scale):
+        made = torch._foreach_addcdiv(targets, first, second, value=scale)
+        torch._foreach_addcmul_(made, first, second, value=-scale)
+        return made, torch._foreach_addcmul(targets, first, second, value=scale)
+
+    torch.manual_seed(0)
+    lists = [[torch.rand(3) + 1, torch.rand(2, 2) + 1] for _ in range(3)]
+    compiled = compile_api.compile(function, fullgraph=True, options={"strict": True})
+    for scale in (torch.tensor(0.5), torch.tensor(0.25)):
+        found = compiled(*lists, scale)
+        torch.testing.assert_close(found, function(*lists, scale))
+
+
 @pytest.mark.parametrize("search", [None, "strong_wolfe"])
 def test_a_line_search_runs_as_in_eager_and_its_model_is_compiled(search, caplog):
     torch.manual_seed(0)

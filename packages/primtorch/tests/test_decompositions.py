@@ -240,3 +240,11 @@ def test_the_angle_of_complex_numbers_is_row_major():
         numbers.to(memory_format=torch.channels_last),
     ):
         same(aten.angle.default, given_numbers)
+
+
+@pytest.mark.parametrize("weight", [0.95, 0.05, 0.7, 1.3])
+def test_a_weight_is_subtracted_in_the_precision_of_its_tensor(weight):
+    for dtype in (torch.float32, torch.float64):
+        start, end = torch.tensor(-1023.0, dtype=dtype), torch.tensor(1.0, dtype=dtype)
+        found = TABLE[aten.lerp.Scalar](start, end, weight)
+        assert torch.equal(found, torch.lerp(start, end, weight))

@@ -48,3 +48,26 @@ def test_drawn_slopes_are_those_of_the_gradient():
     x = torch.linspace(-3, 3, 12, requires_grad=True)
     for want, got in zip(gradient(slopes, x), gradient(compiled, x), strict=True):
         assert torch.equal(want, got)
+
+
+@pytest.mark.parametrize("draw", ["dropout", "normal_"])
+def test_eager_order_over_transposed_memory(draw):
+    """Kernels around a draw that eager makes in memory's order, forward and backward."""
+
+    def function(x):
+        y = (x * 2).sin()
+        noise = torch.empty_like(y).normal_() if draw == "normal_" else 1
+        return torch.nn.functional.dropout(y, 0.3) * noise
+
+    options = {"fallback_random": True, "strict": True}
+    compiled = compile_api.compile(function, fullgraph=True, options=options)
+    results = []
+    for one in (function, compiled):
+        torch.manual_seed(0)
+        x = torch.randn(20, 30).t().requires_grad_()
+        y = one(x)
+        y.sum().backward()
+        results.append((y, x.grad, torch.rand(3)))
+    for want, got in zip(*results, strict=True):
+        torch.testing.assert_close(got, want)
+        assert got.stride() == want.stride()

@@ -86,25 +86,33 @@ for _name, _term in (("addcdiv_", _scaled_quotient), ("addcmul_", _scaled_produc
     _with_tensor_scale(getattr(torch.Tensor, _name), _term, in_place=True)
 
 
-def _with_tensor_scales(function: Any, term: Callable[..., Any]) -> None:
+def _with_tensor_scales(name: str, term: Callable[..., Any]) -> None:
+    function = getattr(torch, f"_foreach_{name}")
+
     def run(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        scales: Any = args[3] if len(args) == 4 else kwargs.get("scalars")
+        scales: Any = args[3] if len(args) == 4 else kwargs.get("scalars", kwargs.get("value"))
         tensors = type(scales) is FakeTensor or (
             type(scales) is list and any(type(one) is FakeTensor for one in scales)
         )
         if not tensors or len(args) + len(kwargs) != 4:
             return call_native(machine, function, args, kwargs)
         targets, first, second = (list(iteration.iterate(machine, one)) for one in args[:3])
+        if "value" in kwargs:
+            scales = [scales.detach().reshape(())] * len(targets)
+        made = []
         for number, (target, one, other) in enumerate(zip(targets, first, second, strict=True)):
-            _, wide = _dtypes(target, one, other)
-            target.add_(term(scales[number], one.to(wide), other.to(wide)))
-        return args[0]
+            result, wide = _dtypes(target, one, other)
+            added = term(scales[number], one.to(wide), other.to(wide))
+            in_place = name.endswith("_")
+            made.append(target.add_(added) if in_place else (target.to(wide) + added).to(result))
+        return args[0] if name.endswith("_") else machine.session.created(made)
 
     RULES[function] = run
 
 
-_with_tensor_scales(torch._foreach_addcdiv_, _scaled_quotient)
-_with_tensor_scales(torch._foreach_addcmul_, _scaled_product)
+for _name, _term in (("addcdiv", _scaled_quotient), ("addcmul", _scaled_product)):
+    _with_tensor_scales(_name, _term)
+    _with_tensor_scales(f"{_name}_", _term)
 
 
 # -- a tensor as the factor of what is added ------------------------------------------------------------
