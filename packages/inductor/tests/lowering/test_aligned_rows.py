@@ -35,8 +35,11 @@ def test_rows():
     assert aligned_rows((64, 30522), (1, 64), 30528) == (1, 64), "other layouts stay"
 
 
-def logits_graph(device=CUDA, *, consumed=True):
-    """Logits with a bias, returned, and their exponentials consumed by another product."""
+def logits_graph(device=CUDA, *, consumed=True, tied=False):
+    """Logits with a bias, returned, and their exponentials consumed by another product.
+
+    `tied`: the weight is a transposed embedding, whose columns lie one after another.
+    """
     context = ShapeContext()
     graph = Graph()
 
@@ -53,7 +56,8 @@ def logits_graph(device=CUDA, *, consumed=True):
         node.meta["val"] = operator(*values)
         return node
 
-    tokens, weight, bias = value((64, 32)), value((32, 1001)), value((1001,))
+    tokens, bias = value((64, 32)), value((1001,))
+    weight = call(aten.t.default, value((1001, 32))) if tied else value((32, 1001))
     logits = call(aten.addmm.default, bias, tokens, weight)
     if not consumed:
         graph.output((call(aten.view.default, logits, [8, 8, 1001]),))
@@ -90,7 +94,7 @@ def test_values_are_those_of_the_unpadded_products():
     _fill_memory_with_nan()  # what lies behind the rows must not count
     tokens, weight = torch.randn(64, 32).to(BF16), (torch.randn(32, 1001) / 32).to(BF16)
     bias = torch.randn(1001).to(BF16)
-    logits, back = run_program(program, (tokens, weight, bias))
+    logits, back = run_program(program, (tokens, bias, weight))
     expected = torch.addmm(bias, tokens, weight)
     torch.testing.assert_close(logits, expected, rtol=2e-2, atol=2e-2)
     assert logits.stride() == expected.stride()
@@ -113,10 +117,34 @@ def test_large_results_that_leave_are_made_in_parts(monkeypatch):
     program = plan(logits_graph(CPU, consumed=False), options)
     tokens, weight = torch.randn(64, 32).to(BF16), (torch.randn(32, 1001) / 32).to(BF16)
     bias = torch.randn(1001).to(BF16)
-    (logits,) = run_program(program, (tokens, weight, bias))
+    (logits,) = run_program(program, (tokens, bias, weight))
     expected = torch.addmm(bias, tokens, weight).view(8, 8, 1001)
     torch.testing.assert_close(logits, expected, rtol=2e-2, atol=2e-2)
     assert logits.stride() == expected.stride()
+
+
+def test_a_weight_whose_columns_lie_one_after_another_is_not_copied(monkeypatch):
+    """BERT's inference peaked 4% above eager's: a copy of the decoder's weight, and larger parts of the logits."""
+    monkeypatch.setattr(products, "PART_BYTES", 20 * 2016)
+    options = InductorOptions(strict=True, verify=True, executor="triton_interpreter")
+    program = plan(logits_graph(CPU, consumed=False, tied=True), options)
+    calls = [step for step in program.schedule.steps if isinstance(step, OperatorCall)]
+    shapes = [tuple(view.shape for view in call.views()) for call in calls]
+    assert sorted(shapes) == [((16, 32), (32, 1000))] * 4 + [((64, 32), (32, 8))]
+    inputs = {entry.name for entry in program.graph.inputs}
+    assert all(view.buffer in inputs for call in calls for view in call.views())
+    tokens, weight = torch.randn(64, 32).to(BF16), (torch.randn(1001, 32) / 32).to(BF16)
+    bias = torch.randn(1001).to(BF16)
+    (logits,) = run_program(program, (tokens, bias, weight))
+    expected = torch.addmm(bias, tokens, weight.t()).view(8, 8, 1001)
+    torch.testing.assert_close(logits, expected, rtol=2e-2, atol=2e-2)
+    assert logits.stride() == expected.stride()
+
+
+def test_parts_are_whole_tiles_of_the_library():
+    assert products._part_length(16384, 30528, BF16) == 384
+    assert products._part_length(8192, 50264, BF16) == 256
+    assert products._part_length(512, 30528, BF16) is None
 
 
 def test_what_another_operator_reads_is_made_whole(monkeypatch):

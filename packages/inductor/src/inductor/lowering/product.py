@@ -7,7 +7,7 @@ rows; the operand that holds the columns is copied into a padded buffer (a thous
 padding computes is never read; the dimension that is summed over is filled up with zeros. A bias is then added by the
 kernel that reads the result, because the library's product with a bias in its epilogue writes contiguous results only.
 A large padded result that leaves the graph is made in parts of rows, each copied into the tensor that the caller gets,
-so that the two never stand in memory together.
+so that the two never stand in memory together; a weight whose columns lie one after another is not copied for that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from inductor.ir.nodes import View
-from inductor.lowering.builder import TensorFact
+from inductor.lowering.builder import ROW_ALIGNMENT, TensorFact
 from inductor.lowering.linear import linear, prefers_linear
 from inductor.lowering.pointwise import elementwise
 from inductor.lowering.registry import VENDOR, lowers
@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from inductor.lowering.builder import Builder
 
 aten = torch.ops.aten
-PART_BYTES = 1 << 26
-"""Bytes of a part of a padded result that leaves the graph: large enough to keep a card's library at its speed."""
-MOST_PARTS = 16
+PART_BYTES = 24 << 20
+"""Bytes of a part of a padded result that leaves the graph: it is copied while it is still in a card's cache."""
+PART_ROWS = 128
+"""Parts are multiples of this, as the tiles of a card's library are."""
+MOST_PARTS = 48
 """Each part's copy is a kernel of its own."""
 _REASON = VENDOR.pop(aten.addmm.default)
 del VENDOR[aten.mm.default]
@@ -68,53 +70,96 @@ def _product(builder: Builder, left: Value, right: Value, bias: Value | None) ->
     elif tall != rows:
         first = replace(first, shape=(tall, depth))
     second = builder.realize(right)
-    if (deep, wide) != (depth, columns):
-        second = _enlarged(builder, right, deep, wide)
+    length = None
     if builder.leaves and wide != columns:
         length = _part_length(rows, wide, fact.dtype)
-        if length is not None:
-            return _in_parts(builder, replace(first, shape=(rows, deep)), second, bias, length)
+    if length is not None:
+        pieces = _pieces(second, deep, fact.dtype)
+        if not pieces:
+            pieces = [(_enlarged(builder, right, deep, wide), 0, columns)]
+        return _in_parts(builder, replace(first, shape=(rows, deep)), pieces, bias, length)
+    if (deep, wide) != (depth, columns):
+        second = _enlarged(builder, right, deep, wide)
     product = _window_of_product(builder, first, second, fact)
     return product if bias is None else elementwise(builder, (product, bias), _add)
 
 
-def _window_of_product(builder: Builder, first: View, second: View, fact: TensorFact) -> Value:
-    """The part that `fact` describes of a product whose operands were enlarged."""
+def _pieces(second: View, deep: Size, dtype: torch.dtype) -> list[tuple[View, int, Size]]:
+    """A weight's columns without a copy: all that fill 16 bytes together, then the last, with some again.
+
+    Each piece is the window that is multiplied with, where in it the columns begin, and how many there are. None where
+    the columns don't lie one after another, each aligned.
+    """
+    depth, columns = second.shape
+    unit = ROW_ALIGNMENT // dtype.itemsize
+    if depth != deep or second.stride[0] != 1 or not isinstance(columns, int):
+        return []
+    step, offset = second.stride[1], second.offset
+    if not isinstance(step, int) or not isinstance(offset, int) or step % unit or offset % unit:
+        return []
+    rest = columns % unit
+    whole = replace(second, shape=(depth, columns - rest))
+    last = replace(second, shape=(depth, unit), offset=offset + (columns - unit) * step)
+    return [(whole, 0, columns - rest), (last, unit - rest, rest)]
+
+
+def _window_of_product(
+    builder: Builder, first: View, second: View, fact: TensorFact, begin: int = 0
+) -> Value:
+    """The part that `fact` describes of a product whose operands were enlarged, from a column on."""
     wide = second.shape[1]
     builder.fact = replace(fact, shape=(first.shape[0], wide), stride=(wide, 1))
     product = builder.call("vendor", aten.mm.default, (first, second), {}, _REASON)
     builder.fact = fact
-    window = View(product.view.buffer, fact.shape, (wide, 1), 0, fact.dtype)
+    window = View(product.view.buffer, fact.shape, (wide, 1), begin, fact.dtype)
     return Value(fact.shape, fact.dtype, fact.device, window, stride=window.stride)
 
 
 def _part_length(rows: Size, wide: Size, dtype: torch.dtype) -> int | None:
-    """Rows of a part, a power of two; None for a result that is not worth parting."""
+    """Rows of a part; None for a result that is not worth parting."""
     if not isinstance(rows, int) or not isinstance(wide, int):
         return None
-    length = 1 << max(PART_BYTES // (wide * dtype.itemsize), 1).bit_length() - 1
+    length = max(PART_BYTES // (wide * dtype.itemsize), -(-rows // MOST_PARTS), 1)
+    if length >= PART_ROWS:
+        length -= length % PART_ROWS
+    else:
+        length = 1 << length.bit_length() - 1
     while length * MOST_PARTS < rows:
-        length *= 2
+        length += min(length, PART_ROWS)
     return length if 2 * length <= rows else None
 
 
 def _in_parts(
-    builder: Builder, first: View, second: View, bias: Value | None, length: int
+    builder: Builder,
+    first: View,
+    pieces: list[tuple[View, int, Size]],
+    bias: Value | None,
+    length: int,
 ) -> Value:
     """The product of `length` rows at a time, each copied into the result before the next is made."""
     fact = builder.fact
-    rows, columns = fact.shape
+    rows, _ = fact.shape
     result = builder.buffer(fact.shape, fact.stride, fact.dtype, fact.device)
-    for start in range(0, rows, length):
-        count = min(length, rows - start)
-        part = replace(fact, shape=(count, columns), stride=(columns, 1))
-        offset = first.offset + start * first.stride[0]
-        operand = replace(first, shape=(count, first.shape[1]), offset=offset)
-        value = _window_of_product(builder, operand, second, part)
-        if bias is not None:
-            value = elementwise(builder, (value, bias), _add)
-        place = start * result.stride[0]
-        builder.store(value, View(result.name, part.shape, result.stride, place, fact.dtype))
+    added = None if bias is None else builder.realize(bias)
+    column: Size = 0
+    for second, begin, width in pieces:
+        few = isinstance(width, int) and width < ROW_ALIGNMENT
+        step = rows if few else length
+        for start in range(0, rows, step):
+            count = min(step, rows - start)
+            part = replace(fact, shape=(count, width), stride=(width, 1))
+            offset = first.offset + start * first.stride[0]
+            operand = replace(first, shape=(count, first.shape[1]), offset=offset)
+            value = _window_of_product(builder, operand, second, part, begin)
+            if added is not None:
+                window = replace(
+                    added, shape=(width,), offset=added.offset + column * added.stride[0]
+                )
+                own = Value(window.shape, added.dtype, fact.device, window, stride=window.stride)
+                value = elementwise(builder, (value, own), _add)
+            place = start * result.stride[0] + column * result.stride[1]
+            builder.store(value, View(result.name, part.shape, result.stride, place, fact.dtype))
+        column = column + width
     builder.fact = fact
     return builder.stored(result)
 
