@@ -195,11 +195,11 @@ def lerp_scalar(self: Tensor, end: Tensor, weight: Number) -> Tensor:
     """self + weight * (end - self), reckoned from the nearer end so that both ends are exact."""
     if isinstance(weight, torch.SymFloat):
         return lerp(self, end, aten.full.default([], weight, dtype=self.dtype, device=self.device))
-    if self.dtype is torch.float32:  # eager subtracts the weight in this precision
+    rest = 1 - weight
+    if self.dtype is torch.float32 and not isinstance(weight, complex):
+        # Eager subtracts the weight in this precision.
         weight = ctypes.c_float(weight).value
         rest = ctypes.c_float(1 - weight).value
-    else:
-        rest = 1 - weight
     if abs(weight) < 0.5:
         return self + (end - self) * weight
     return end - (end - self) * rest
