@@ -28,6 +28,31 @@ def read_negated(x):
     return x.sqrt()
 
 
+def compared_number(x):
+    assert x.min().item() > 0.2, "in single precision it is equal, in double precision greater"
+    return x + 1
+
+
+def counted(x):
+    if (x > 0).sum().item() < 12:
+        raise ValueError("few")
+    return x + 1
+
+
+def close(x):
+    assert torch.allclose(x, x.abs(), atol=1e-3)
+    assert not x.equal(-x), "its own opposite"
+    if not torch.equal(x, x.abs()):
+        raise ValueError("negative")
+    return x + 1
+
+
+def through_another_call(x):
+    if not all(map(torch.Tensor.item, [x > 5 for x in (x.sum(), x.max() * 10)])):
+        raise ValueError("small")
+    return x
+
+
 def with_else(x):
     if (x > 0).all():
         y = x.log()
@@ -64,8 +89,8 @@ def written_after(x):
 
 
 PROGRAMS = [
-    asserted, refused, read_as_number, read_negated, with_else, in_a_loop, of_a_number, chosen_text,
-    written_after,
+    asserted, refused, read_as_number, read_negated, counted, compared_number, close, with_else,
+    in_a_loop, of_a_number, chosen_text, written_after,
 ]  # fmt: skip
 
 

@@ -71,6 +71,10 @@ def test_a_branch_with_two_ways_to_go_on_is_one():
     breaks(program, (POSITIVE,), (-POSITIVE,))
 
 
+def test_a_number_that_another_function_reads_is_one():
+    breaks(programs.through_another_call, (POSITIVE,), (-POSITIVE,))
+
+
 def test_where_the_program_catches_it_there_is_a_break():
     breaks(programs.caught, (POSITIVE,), (-POSITIVE,))
 

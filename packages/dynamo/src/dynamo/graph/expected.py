@@ -22,8 +22,19 @@ if TYPE_CHECKING:
 
     from dynamo.graph.recorder import GraphInput, Recorder
 
-__all__ = ["Before", "before", "expect", "generators", "obstacle", "put_back", "written_inputs"]
+__all__ = [
+    "READ_FOR_JUMPS",
+    "Before",
+    "as_condition",
+    "before",
+    "expect",
+    "generators",
+    "obstacle",
+    "put_back",
+    "written_inputs",
+]
 
+READ_FOR_JUMPS = frozenset({"item", "allclose", "equal"})
 _MOST = 1 << 22  # bytes that are copied in each call, in case that they must be put back
 # They write to their running statistics, the sixth argument permitting; these to rows beyond a norm.
 _NORMS = {"batch_norm": "training", "instance_norm": "use_input_stats"}
@@ -52,6 +63,33 @@ def expect(recorder: Recorder, value: Any, *, outcome: bool) -> bool:
     recorder.expected[value.device] = fine
     recorder.expecting.append(machine.frames[-1].tick)
     return True
+
+
+def as_condition(
+    recorder: Recorder, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """The tensor that decides as the number would, where only a jump with a raising side reads that; else None."""
+    machine = recorder.machine
+    assert machine is not None, "asked while a program runs"
+    first = args[0] if args else None
+    if type(first) is not FakeTensor or not machine.is_read_by_jump(name):
+        return None
+    if name == "item":
+        constant = machine.compared_with()
+        if first.dtype is torch.bool or constant is None:
+            return first if first.dtype is torch.bool and constant is None else None
+        if first.is_floating_point():  # a number is compared in double precision
+            return recorder.record(torch.Tensor.to, (first, torch.float64), {})
+        return first if type(constant) is int and first.dtype is torch.int64 else None
+    if name == "allclose":
+        return recorder.record(torch.all, (recorder.record(torch.isclose, args, kwargs),), {})
+    other: Any = args[1] if len(args) > 1 else kwargs.get("other")
+    alike = type(other) is FakeTensor and other is not first and other.dtype is first.dtype
+    if not alike or not all(type(n) is int for n in (*first.shape, *other.shape)):
+        return None
+    if first.shape != other.shape:
+        return None
+    return recorder.record(torch.all, (recorder.record(torch.eq, (first, other), {}),), {})
 
 
 def _nodes(module: torch.nn.Module, graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:

@@ -22,6 +22,7 @@ from dynamo.faults import require_programs
 from dynamo.graph import calls, gradients
 from dynamo.graph.carve import Region, expose
 from dynamo.graph.data import has_history, replace_data
+from dynamo.graph.expected import READ_FOR_JUMPS, as_condition
 from dynamo.graph.known import ANSWERED, Known, first_as_tensor, made_of_sizes, of_size
 from dynamo.graph.overrides import Overrides
 from dynamo.graph.tensor_classes import has_overrides, has_own_dispatch, is_traced, traced_in
@@ -298,14 +299,10 @@ class Recorder:
     ) -> Any:
         """A call that depends on data: recorded, where the options allow it."""
         sizes = self.sizes
-        if (
-            name == "item"
-            and type(args[0]) is FakeTensor
-            and args[0].dtype is torch.bool
-            and self.machine is not None
-            and self.machine.is_read_by_jump(name)
-        ):
-            return args[0]  # of which the jump makes a condition that is expected
+        if name in READ_FOR_JUMPS and self.machine is not None:
+            found = as_condition(self, name, args, kwargs)
+            if found is not None:
+                return found
         if sizes is not None and name in calls.DATA_SHAPES and sizes.run_time_shapes:
             return self._record(function, args, kwargs)
         if sizes is not None and sizes.run_time_numbers and type(args[0]) is FakeTensor:

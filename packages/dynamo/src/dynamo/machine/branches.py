@@ -6,6 +6,7 @@ the graph check it).
 
 from __future__ import annotations
 
+import types
 from typing import TYPE_CHECKING, Any
 
 from dynamo.graph.expected import expect
@@ -19,8 +20,15 @@ if TYPE_CHECKING:
     from dynamo.machine.interpreter import Machine
     from dynamo.machine.program import Op
 
-__all__ = ["is_read_by_jump", "truth"]
+__all__ = ["compared_with", "is_read_by_jump", "truth"]
 
+_NATIVE = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.MethodType,
+    types.FunctionType,
+    types.MethodWrapperType,
+)
 _LONGEST = 200  # instructions of a side that is looked at
 _AHEAD = frozenset({"JUMP_FORWARD", "JUMP", "JUMP_NO_INTERRUPT"})
 
@@ -35,19 +43,41 @@ def truth(machine: Machine, frame: Frame, jump: Op, value: Any) -> bool:
 
 
 def is_read_by_jump(frame: Frame, name: str) -> bool:
-    """Whether the running instruction is `value.name()`, of which only a jump with a raising side is made."""
-    ops, at = frame.ops, frame.pc - 1
-    if ops[at].name != "CALL" or ops[at].arg:
+    """Whether the running call is of the function `name`, and only a jump with a raising side reads what it gives.
+
+    The number that `item()` gives may be compared with a constant before.
+    """
+    ops = frame.ops
+    if not _calls(frame, name):
         return False
-    at -= 1
-    while ops[at].name in ("PRECALL", "CACHE", "PUSH_NULL"):
-        at -= 1
-    if ops[at].name not in ("LOAD_METHOD", "LOAD_ATTR") or ops[at].value != name:
+    at = frame.pc
+    if name == "item" and ops[at].name == "LOAD_CONST" and ops[at + 1].name == "COMPARE_OP":
+        if type(ops[at].value) not in (int, float):
+            return False
+        at += 2
+    if ops[at].name == "TO_BOOL":
+        at += 1
+    return _outcome(ops, ops[at]) is not None
+
+
+def compared_with(frame: Frame) -> Any:
+    """The constant that the result of the running call is compared with; None if with none."""
+    following = frame.ops[frame.pc]
+    return following.value if following.name == "LOAD_CONST" else None
+
+
+def _calls(frame: Frame, name: str) -> bool:
+    """Whether the running instruction itself calls a function of this name: not one that calls it in turn."""
+    op = frame.ops[frame.pc - 1]
+    if op.name not in ("CALL", "CALL_KW"):
         return False
-    jump = ops[frame.pc]
-    if jump.name == "TO_BOOL":
-        jump = ops[frame.pc + 1]
-    return _outcome(ops, jump) is not None
+    stack = frame.before[:-1] if op.name == "CALL_KW" else frame.before
+    first = len(stack) - op.arg
+    return any(
+        getattr(item, "__name__", "") == name
+        for item in stack[max(first - 2, 0) : first]
+        if isinstance(item, _NATIVE)
+    )
 
 
 def _outcome(ops: Sequence[Op], jump: Op) -> bool | None:

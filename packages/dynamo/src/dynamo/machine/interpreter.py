@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.faults import require_programs
-from dynamo.machine.branches import is_read_by_jump
+from dynamo.machine.branches import compared_with, is_read_by_jump
 from dynamo.machine.frame import Frame, bind
 from dynamo.values import attributes, calls
 from dynamo.values.generators import TracedGenerator
@@ -182,8 +182,12 @@ class Machine:
         )
 
     def is_read_by_jump(self, name: str) -> bool:
-        """Whether `value.name()` is being called for a jump of which one side only raises."""
+        """Whether the function `name` is being called for a jump of which one side only raises."""
         return is_read_by_jump(self.frames[-1], name)
+
+    def compared_with(self) -> Any:
+        """The constant that the result of the running call is compared with."""
+        return compared_with(self.frames[-1])
 
     def handled(self) -> BaseException | None:
         """The exception that is being handled."""
