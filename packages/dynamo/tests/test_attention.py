@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import dynamo
+from dynamo.testing import CompileCounter
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -29,3 +30,23 @@ def test_attention_stays_one_node(training):
     targets = [node.target for node in graph.graph.nodes]
     assert targets.count(torch.nn.functional.scaled_dot_product_attention) == 1
     assert torch.nn.functional.multi_head_attention_forward not in targets
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.5])
+def test_causal_attention_over_sizes_that_vary(probability):
+    counter = CompileCounter()
+
+    def attend(q, k):
+        return torch.nn.functional.scaled_dot_product_attention(
+            q, k, k, dropout_p=probability, is_causal=True
+        )
+
+    compiled = dynamo.optimize(counter, fullgraph=True)(attend)
+    for length in (5, 7, 8, 6):
+        q, k = torch.randn(2, 2, 3, length, 8)
+        results = []
+        for run in (attend, compiled):
+            torch.manual_seed(length)
+            results.append(run(q, k))
+        torch.testing.assert_close(*results)
+    assert counter.frame_count <= 2

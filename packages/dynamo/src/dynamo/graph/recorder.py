@@ -24,12 +24,13 @@ from dynamo.graph.carve import Region, expose
 from dynamo.graph.data import has_history, replace_data
 from dynamo.graph.expected import READ_FOR_JUMPS, as_condition
 from dynamo.graph.known import ANSWERED, Known, first_as_tensor, made_of_sizes, of_size
+from dynamo.graph.on_fakes import call_on_fakes
 from dynamo.graph.overrides import Overrides
 from dynamo.graph.tensor_classes import has_overrides, has_own_dispatch, is_traced, traced_in
 from dynamo.graph.wrappers import call_with_wrappers, fake_wrapper, grown, holds_wrapper
 from dynamo.guards import GuardKind, TensorGuard
 from primtorch import substitute
-from primtorch.fake import FactoryMode, FakeMode, FakeTensor, ShapeContext, fakeify
+from primtorch.fake import FactoryMode, FakeTensor, ShapeContext, fakeify
 
 if TYPE_CHECKING:
     from dynamo.graph.sizes import Sizes
@@ -356,8 +357,7 @@ class Recorder:
                 with FactoryMode(self.context):
                     result = substitute(function, args, kwargs)(*args, **kwargs)
             else:
-                with FakeMode():
-                    result = substitute(function, args, kwargs)(*args, **kwargs)
+                result = call_on_fakes(self.context, function, args, kwargs)
         except GraphBreak:
             raise
         except Exception as error:  # noqa: BLE001 - whatever torch raised becomes a break
