@@ -37,6 +37,7 @@ __all__ = [
     "module_initialiser",
     "python_dispatch_enabled",
     "tensor_address",
+    "watched_by_dispatch_modes",
     "without_function_modes",
 ]
 
@@ -123,6 +124,16 @@ def without_function_modes(count: int) -> Iterator[None]:
 def dispatch_mode_stack() -> tuple[Any, ...]:
     """The torch-dispatch modes that are on, outermost first."""
     return tuple(_C._get_dispatch_stack_at(i) for i in range(_C._len_torch_dispatch_stack()))
+
+
+def watched_by_dispatch_modes() -> bool:
+    """Whether a torch-dispatch mode is on that wants to see each operator, as all do that do not say otherwise."""
+    if not _C._len_torch_dispatch_stack():
+        return False
+    return any(
+        not getattr(type(mode), "ignore_compile_internals", bool)()
+        for mode in dispatch_mode_stack()
+    )
 
 
 def function_overrides_enabled() -> bool:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo import shelved
 from dynamo._native import CodeCache, CompiledFunction, forget_codes, run_original
-from dynamo._torch import functorch_depth, python_dispatch_enabled
+from dynamo._torch import functorch_depth, python_dispatch_enabled, watched_by_dispatch_modes
 from dynamo.capture import RECURSION, Captured, Request, UserError, capture
 from dynamo.emit.resume import Resume
 from dynamo.errors import DynamoError, InternalError, OwnFault, RecompileRefused, SkipFrame
@@ -363,6 +363,8 @@ class Compiler:
         """Whether the stance or torch's state keeps this call from being captured; raises if it is forbidden."""
         if not python_dispatch_enabled() or functorch_depth():
             return True  # the tensors are a transform's own, as in a function that eager code maps
+        if watched_by_dispatch_modes():
+            return True  # kernels would hide from the mode what the program calls
         if sys.is_finalizing():
             return True  # nothing can be imported any more
         if _stance.name == "default":
