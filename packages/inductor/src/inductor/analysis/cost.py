@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from inductor.analysis.lists import listed
 from inductor.ir.index import product
+from inductor.ir.operations import TRANSCENDENTAL
 from primtorch.symbolic import Expression, bounds
 
 if TYPE_CHECKING:
@@ -37,39 +38,12 @@ _WEIGHTS = {
     "digamma": 32,
     "erfinv": 16,
 }
-_EIGHT = frozenset(
-    [
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log1p",
-        "log2",
-        "log10",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "erf",
-        "erfc",
-        "sigmoid",
-        "atan2",
-        "hypot",
-    ]
-)
+_EIGHT = frozenset({*TRANSCENDENTAL, "atan2", "hypot"})
 
 
 def operation_weight(name: str) -> int:
     """Work of one scalar operation in units of an addition."""
-    return 8 if name in _EIGHT else _WEIGHTS.get(name, 1)
+    return _WEIGHTS.get(name, 8 if name in _EIGHT else 1)
 
 
 def body_work(body: LoopBody) -> Size:

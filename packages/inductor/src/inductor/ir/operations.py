@@ -137,36 +137,13 @@ class Signature:
     result: Literal["same", "bool", "given"]
 
 
-_UNARY_FLOAT = [
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "sqrt",
-    "rsqrt",
-    "reciprocal",
-    "erf",
-    "erfc",
-    "erfinv",
-    "lgamma",
-    "digamma",
-    "sigmoid",
-]
+TRANSCENDENTAL = (
+    "exp", "exp2", "expm1", "log", "log1p", "log2", "log10", "sin", "cos", "tan", "asin", "acos",
+    "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma",
+    "digamma", "sigmoid",
+)  # fmt: skip
+"""Functions of one number that take many instructions."""
+_UNARY_FLOAT = [*TRANSCENDENTAL, "sqrt", "rsqrt", "reciprocal"]
 _UNARY_ANY = ["neg", "abs", "sign", "floor", "ceil", "trunc", "round", "bitwise_not"]
 _UNARY_BOOL = ["isnan", "isinf", "signbit", "logical_not"]
 _BINARY = [

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from inductor.errors import UnsupportedOperationError
-from inductor.ir.operations import HALF_DTYPES, Size, value_dtype
+from inductor.ir.operations import HALF_DTYPES, TRANSCENDENTAL, Size, value_dtype
 from inductor.lowering.builder import Builder, TensorFact
 from inductor.lowering.registry import lowers
 from inductor.lowering.values import Coordinates, Value
@@ -29,41 +29,7 @@ aten = torch.ops.aten
 Number = bool | int | float | complex
 Operand = Value | Number | Expression
 
-EXPENSIVE = frozenset(
-    [
-        "exp",
-        "exp2",
-        "expm1",
-        "log",
-        "log1p",
-        "log2",
-        "log10",
-        "sin",
-        "cos",
-        "tan",
-        "asin",
-        "acos",
-        "atan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "asinh",
-        "acosh",
-        "atanh",
-        "erf",
-        "erfc",
-        "erfinv",
-        "lgamma",
-        "digamma",
-        "sigmoid",
-        "pow",
-        "atan2",
-        "hypot",
-        "remainder",
-        "fmod",
-        "floor_div",
-    ]
-)
+EXPENSIVE = frozenset({*TRANSCENDENTAL, "pow", "atan2", "hypot", "remainder", "fmod", "floor_div"})
 """Operations that count as eight when weighing recomputation."""
 
 
@@ -238,38 +204,7 @@ def _unary(aten_name: str, name: str) -> None:
         return elementwise(builder, (x,), _simple(name), weight=_weight(name))
 
 
-for _name in [
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "sqrt",
-    "rsqrt",
-    "reciprocal",
-    "erf",
-    "erfc",
-    "erfinv",
-    "lgamma",
-    "digamma",
-    "sigmoid",
-    "neg",
-    "bitwise_not",
-]:
+for _name in (*TRANSCENDENTAL, "sqrt", "rsqrt", "reciprocal", "neg", "bitwise_not"):
     _unary(_name, _name)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from inductor.codegen.cpp.types import C_TYPES, Value, literal
+from inductor.ir.operations import TRANSCENDENTAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -258,39 +259,9 @@ def _comparison(name: str, sign: str) -> Callable[..., Value]:
     return call
 
 
-_FUNCTIONS = [
-    "exp",
-    "exp2",
-    "expm1",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "sin",
-    "cos",
-    "tan",
-    "asin",
-    "acos",
-    "atan",
-    "sinh",
-    "cosh",
-    "tanh",
-    "asinh",
-    "acosh",
-    "atanh",
-    "sqrt",
-    "rsqrt",
-    "erf",
-    "erfc",
-    "erfinv",
-    "lgamma",
-    "digamma",
-    "sigmoid",
-    "atan2",
-    "copysign",
-    "hypot",
-    "nextafter",
-]
+_FUNCTIONS = (
+    *TRANSCENDENTAL, "sqrt", "rsqrt", "atan2", "copysign", "hypot", "nextafter",
+)  # fmt: skip
 _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 
 for _name in _FUNCTIONS:
