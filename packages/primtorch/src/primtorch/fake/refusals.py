@@ -102,6 +102,8 @@ def refuse(op: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> 
     kind = _kind_of(op)
     if kind is None:
         return
+    if op._schema.name == "aten::arange" and any(map(_varies, args)):
+        return  # another number in its place may lie on the other side of the range's end
     varying: list[Any] = []
     answer = _answer(op, kind, args, kwargs, varying, _one)
     if answer.error is None and answer.dtype is not None and any(map(_may_guard, varying)):
@@ -171,6 +173,10 @@ class _Question:
         key.append(value.__class__)
         key.append(str(value) if isinstance(value, (float, complex)) else value)  # NaN, -0.0
         return value
+
+
+def _varies(value: Any) -> bool:
+    return isinstance(value, (torch.SymInt, torch.SymFloat))
 
 
 def _one(value: Any) -> Any:
