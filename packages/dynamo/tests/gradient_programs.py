@@ -203,7 +203,21 @@ def with_history(compiler):
     return leaf.grad
 
 
+def of_a_changed_argument(compiler):
+    """The argument has a history, and the call has changed it since: nothing before the call leads to it."""
+    leaf, other = field(3).requires_grad_(), field(3).requires_grad_()
+
+    def call(x, other):
+        x.mul_(other)
+        (gradient,) = torch.autograd.grad((x.sin() * other).sum(), x, retain_graph=True)
+        return gradient * 1
+
+    given = leaf * 2
+    return compiler(call)(given, other), given.detach()
+
+
 PROGRAMS = (
+    of_a_changed_argument,
     of_a_copy,
     twice,
     gradient_penalty,

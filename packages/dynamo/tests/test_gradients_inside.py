@@ -58,6 +58,19 @@ def test_a_hook_is_registered_by_one_break():
     assert not any("_backward_hooks" in text for text in breaks)
 
 
+def test_a_result_whose_history_ends_inside_takes_what_changes_a_history():
+    import torch
+
+    def call(x):
+        y = x.detach().clone().requires_grad_()
+        return torch.autograd.grad((y * y).sum(), y, create_graph=True)[0] * 1
+
+    for one in (call, dynamo.optimize("eager", options=STRICT)(call)):
+        made = one(torch.ones(3))
+        assert (made.requires_grad, made.is_leaf, made._is_view()) == (True, False, False)
+        assert made.detach_().is_leaf
+
+
 def test_lazy_conjugates_are_asked_for_real():
     import torch
 

@@ -29,6 +29,7 @@ __all__ = [
     "beyond",
     "is_dead_end",
     "leaves_behind",
+    "made_in_call",
     "new_parameter",
     "require_gradient",
     "tangled",
@@ -137,7 +138,17 @@ def leaves_behind(tensors: Iterable[Any]) -> list[Any]:
 
 def beyond(tensors: Iterable[Any]) -> set[Any]:
     """Where a backward of these tensors leaves the captured call, as nodes of autograd."""
-    return {node for node in _behind(tensors) if type(node).__name__ == "_GrownBackward"}
+    return {node for node in _behind(tensors) if _is_beyond(node)}
+
+
+def made_in_call(tensor: Any) -> bool:
+    """Whether the last step of a tensor's history belongs to the captured call."""
+    with torch._C.DisableTorchFunction():
+        return tensor.grad_fn is not None and not _is_beyond(tensor.grad_fn)
+
+
+def _is_beyond(node: Any) -> bool:
+    return type(node).__name__ == "_GrownBackward"
 
 
 def _made_behind(recorder: Recorder, value: Any) -> tuple[list[Any], bool]:
@@ -171,7 +182,7 @@ class _DeadEnd(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, anchor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         del context, anchor
-        return value.view_as(value)
+        return value.detach()  # a view would not take `detach_`
 
     @staticmethod
     def backward(context: Any, *gradients: torch.Tensor) -> tuple[None, ...]:
