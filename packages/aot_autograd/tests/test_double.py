@@ -181,3 +181,30 @@ def test_an_input_without_influence_has_no_gradient(graph_runner):
         results.append([first.detach(), *torch.autograd.grad(first.sum(), x)])
         assert absent is None
     torch.testing.assert_close(*results)
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["before the storage", "behind it"])
+def test_views_of_a_shared_storage_come_out_beside_another_input(graph_runner, first):
+    def function(x, view, whole):
+        last = whole[..., :1]
+        view.detach().add_(1)
+        x.view(-1)
+        return x.sin() * 2, last, x[0]
+
+    def behind(view, whole, x):
+        return function(x, view, whole)
+
+    def second(call):
+        torch.manual_seed(0)
+        x, leaf = randn(3, 4).requires_grad_(), randn(20).requires_grad_()
+        whole = leaf * 1
+        view = whole[8:].view(3, 4)
+        outputs = call(x, view, whole) if first else call(view, whole, x)
+        total = sum((one * one.sum()).sum() for one in outputs)
+        found = torch.autograd.grad(total, [x, leaf], create_graph=True)
+        return torch.autograd.grad(sum(one.square().sum() for one in found), [x, leaf])
+
+    chosen = function if first else behind
+    torch.testing.assert_close(
+        second(aot_autograd.aot_function(chosen, graph_runner)), second(chosen)
+    )

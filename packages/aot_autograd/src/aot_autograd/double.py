@@ -15,7 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aot_autograd.inputs import Fresh, InputSpec, members_of_storages
+from aot_autograd.inputs import (
+    Fresh,
+    InputSpec,
+    members_of_storages,
+    numbers_of_graph_inputs,
+)
 from aot_autograd.observation import Observation
 from aot_autograd.recording import RecordingContext
 from aot_autograd.subclasses import is_wrapper, take_apart
@@ -101,6 +106,10 @@ class DoubleBackward:
                 Fresh.apply(one, True) if isinstance(one, FakeTensor) else one for one in given
             ]
             if shared:
+                numbers = numbers_of_graph_inputs(self._specs, shared)
+                for one, number in zip(primals, numbers, strict=True):
+                    if isinstance(one, FakeTensor) and one.record.storage.input is not None:
+                        one.record.storage.input = number
                 primals = members_of_storages(primals, self._specs, shared)
             observation = Observation(context, self._specs, primals, shared)
             observation.observe(self._function(*primals))

@@ -107,6 +107,15 @@ def make_inputs(
     return arguments, leaves
 
 
+def numbers_of_graph_inputs(
+    specs: Sequence[InputSpec], shared: Sequence[SharedStorage]
+) -> list[int]:
+    """What the storage of each input of a graph is called in a trace: an input's number, or -1 - the shared one's."""
+    inside = {position for group in shared for position in group.members}
+    own = [number for number, spec in enumerate(specs) if spec.position not in inside]
+    return [*own, *[-1 - number for number in range(len(shared))]]
+
+
 def members_of_storages(
     given: Sequence[Any], specs: Sequence[InputSpec], shared: Sequence[SharedStorage]
 ) -> list[Any]:

@@ -308,9 +308,8 @@ class Observation:
         if not shares or root is None or (requires_grad and not root.requires_grad):
             node = functional.node_of(self.context, output)
             if value.chain and node.meta.stride != output.meta.stride:
-                value.generation = (
-                    -1
-                )  # strides along single elements: only the view itself has them
+                # Strides along single elements: only the view itself has them.
+                value.generation = -1
                 node = functional.node_of(self.context, output)
             position = self._add(GraphValue(node, output, requires_grad))
             return GraphOutput(position, (), "view", direct=True)
