@@ -206,3 +206,15 @@ def test_a_checkpoint_policy_is_obeyed():
         saved[function.__name__] = sorted(shapes)
     assert saved["plain"] == [(4, 4), (5, 4)]
     assert saved["policed"] == [(4, 4), (5, 4), (5, 4), (5, 4)]
+
+
+@pytest.mark.parametrize("shape", [(17, 6), (2, 17, 6)])
+def test_a_gradient_of_spectra_has_eager_s_layout(shape):
+    def program(x):
+        return torch.istft(x, 32, 8, window=torch.hann_window(32))
+
+    x = torch.randn(shape, dtype=torch.cfloat, requires_grad=True)
+    compiled = compile_api.compile(program, options={"strict": True})
+    expected, found = (torch.autograd.grad(f(x).square().sum(), x)[0] for f in (program, compiled))
+    torch.testing.assert_close(found, expected)
+    assert found.stride() == expected.stride()

@@ -53,7 +53,9 @@ def signal_of(
     if width != n_fft:
         left = (n_fft - width) // 2
         window = torch.nn.functional.pad(window, [left, n_fft - width - left])
-    spectra = (input if dims == 3 else input.unsqueeze(0)).transpose(1, 2)
+    # by its parts, as eager turns it: the gradient is laid out as eager's
+    parts = torch.view_as_real(input.resolve_conj())
+    spectra = torch.view_as_complex((parts if dims == 3 else parts.unsqueeze(0)).transpose(1, 2))
     norm = "ortho" if normalized else "backward"
     if return_complex:
         frames = torch.fft.ifft(spectra, n_fft, norm=norm)
