@@ -28,6 +28,10 @@ WRONG = {
         function, options={"activation_memory_budget": 7.0}
     ),
     "dynamic of a wrong type": lambda: compile_api.compile(function, dynamic="yes"),
+    "fullgraph of a wrong type": lambda: compile_api.compile(function, fullgraph="yes"),
+    "dynamic that is a list": lambda: compile_api.compile(function, dynamic=[0]),
+    "options that are no mapping": lambda: compile_api.compile(function, options=["strict"]),
+    "a name that is no string": lambda: compile_api.register_backend(3, function),
     "mode options of an unknown mode": lambda: compile_api.list_mode_options("fast"),
     "a name of ours": lambda: compile_api.register_backend("inductor", function),
     "a backend that is not callable": lambda: compile_api.register_backend("mine", 3),

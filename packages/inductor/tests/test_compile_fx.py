@@ -148,3 +148,8 @@ def test_positions_are_compared_with_values_beyond_32_bits(traced):
     x = torch.tensor([-1, 0, 5, 299, 300, 2**32 + 5, -(2**32), 2**31, 2**62])
     for ours, eager in zip(compile_fx(traced(one_hot, x))([x]), one_hot(x), strict=True):
         assert torch.equal(ours, eager)
+
+
+def test_what_is_no_graph_is_refused():
+    with pytest.raises(WireError, match="a Linear is no torch.fx.GraphModule"):
+        compile_fx(torch.nn.Linear(2, 2))

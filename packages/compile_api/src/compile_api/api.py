@@ -97,8 +97,10 @@ def compile_watched(model: Callable[..., Any], watch: Watch, arguments: Argument
 
 def _prepare(watch: Watch, arguments: Arguments) -> Callable[[Callable[..., Any]], Any]:
     """Judges the arguments; returns what compiles one function."""
-    if arguments.dynamic not in {None, True, False}:
+    if arguments.dynamic not in (None, True, False):
         raise InvalidArgument(f"dynamic must be None, True or False, got {arguments.dynamic!r}")
+    if arguments.fullgraph not in (True, False):
+        raise InvalidArgument(f"fullgraph must be True or False, got {arguments.fullgraph!r}")
     if callable(arguments.backend):
         settings = choices.resolve(None, None)
         extra = {"mode": arguments.mode, "options": arguments.options}

@@ -39,8 +39,10 @@ def register_backend(name: str, backend: Backend) -> None:
     """Makes `backend` known under a name of the program's own.
 
     Raises:
-        InvalidArgument: the name is taken by one of ours, or the backend isn't callable.
+        InvalidArgument: the name is no string or taken by one of ours, or the backend isn't callable.
     """
+    if not isinstance(name, str):
+        raise InvalidArgument(f"the name of a backend must be a string, got {name!r}")
     if name in _OURS:
         raise InvalidArgument(f"the backend name {name!r} is taken by compile_api itself")
     if not callable(backend):

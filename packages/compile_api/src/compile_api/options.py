@@ -20,7 +20,13 @@ from typing import Any
 import platformdirs
 
 from aot_autograd import AotOptions
-from compile_api.errors import ConflictingArguments, InvalidOption, UnknownMode, UnknownOption
+from compile_api.errors import (
+    ConflictingArguments,
+    InvalidArgument,
+    InvalidOption,
+    UnknownMode,
+    UnknownOption,
+)
 from dynamo import DynamoOptions
 from inductor import InductorOptions
 from primtorch import DecompositionTable
@@ -211,9 +217,14 @@ def resolve(mode: str | None, options: Mapping[str, object] | None) -> Settings:
 
     Raises:
         UnknownMode: no mode has that name.
+        InvalidArgument: `options` is no mapping.
         ConflictingArguments: both were given (as with torch.compile, a mode is a set of options).
         UnknownOption, InvalidOption: an option that no package has, or a value of the wrong type.
     """
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidArgument(
+            f"options must be a dict of names and values, got {type(options).__name__}: {options!r}"
+        )
     if mode is not None and options:
         why = "a mode is itself a set of options; see compile_api.list_mode_options(mode)"
         raise ConflictingArguments("mode=", "options=", why)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
+from torch.fx import GraphModule
+
 from inductor.errors import WireError
 from inductor.lowering.lower import fact_of
 from inductor.options import InductorOptions
@@ -13,8 +15,6 @@ from inductor.runtime.reference import ReferenceCallable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from torch.fx import GraphModule
 
 __all__ = ["compile_fx"]
 
@@ -48,6 +48,8 @@ def compile_fx(
             operator by operator, with one warning.
     """
     del example_inputs
+    if not isinstance(gm, GraphModule):
+        raise WireError("gm", f"a {type(gm).__name__} is no torch.fx.GraphModule")
     chosen = InductorOptions() if options is None else options
     try:
         return compile_graph(gm, chosen, observer, span)
