@@ -133,3 +133,32 @@ def test_rows_of_a_small_cache_are_not_kept():
     kernel = rows((300, 100000))[1]
     assert choose_blocks(rows((300, 40000))[1], H200).keeps
     assert not choose_blocks(kernel, H200).keeps
+
+
+@pytest.mark.parametrize(
+    ("channels", "inner", "piece"),
+    [
+        ((8, 3136), 4096, 3136),
+        ((2, 12544), 2048, 1792),
+        ((20, 1024), 1024, 1024),
+        ((5, 3334), 4096, 0),
+    ],
+)
+def test_rows_of_channels_are_walked_by_pieces(channels, inner, piece):
+    """What a channel has for itself is loaded once a turn, where a channel can be divided into large pieces."""
+    groups, row = 2048, channels[0] * channels[1]
+    graph = graph_of(
+        CUDA, x=((groups, *channels), F32), w=(channels[:1], F32), y=((groups, row), F32)
+    )
+    recorder = Recorder((groups,), channels)
+    (i,), (c, r) = recorder.outer, recorder.inner
+    place = row * i + channels[1] * c + r
+    recorder.stage("inner")
+    total = recorder.reduce("sum", recorder.load("x", place, F32), dtype=F32)
+    recorder.stage("inner")
+    left = recorder.op("sub", recorder.load("x", place, F32), total)
+    recorder.store("y", place, recorder.op("mul", left, recorder.load("w", c, F32)), F32)
+    kernel = make_kernel("k0", recorder.finish(), graph.buffers, locals_=(), device=CUDA, nodes=())
+    blocks = choose_blocks(kernel, H200)
+    assert (blocks.mode, blocks.inner, blocks.piece) == ("looped", inner, piece)
+    assert blocks.warps == inner // 256

@@ -208,6 +208,45 @@ def test_norm_reads_what_an_earlier_sweep_stored(run_kernel, make_kernel, blocks
     check(run_kernel, kernel, storages, blocks=blocks, tolerance=1e-5)
 
 
+@pytest.mark.parametrize(
+    "blocks",
+    [
+        None,
+        Blocks("looped", 1, 16, 1, 4, 1, 0, unrolled=True),
+        Blocks("looped", 1, 16, 1, 4, 1, 0, piece=12),
+        Blocks("looped", 1, 32, 1, 4, 1, 0, piece=24, unrolled=True),
+        Blocks("looped", 1, 8, 1, 4, 1, 0, piece=8, unrolled=True),
+    ],
+)
+def test_rows_of_channels_are_walked_by_pieces_of_one_channel(run_kernel, make_kernel, blocks):
+    """What a channel has for itself is one number of a turn; positions of extremes count as ever."""
+    groups, channels, pixels = 5, 3, 24
+    row = channels * pixels
+    recorder = Recorder((groups,), (channels, pixels))
+    (i,), (c, r) = recorder.outer, recorder.inner
+    recorder.stage("inner")
+    x = recorder.load("x", row * i + pixels * c + r, F32)
+    spread = recorder.reduce("welford", x, dtype=F32)
+    highest = recorder.reduce("argmax", x, dtype=torch.int64)
+    recorder.stage("outer")
+    mean, square, count = (recorder.part(spread, number, F32) for number in range(3))
+    recorder.store("at", i, highest, torch.int64)
+    recorder.store("count", i, count, F32)
+    recorder.stage("inner")
+    centred = recorder.op("sub", recorder.load("x", row * i + pixels * c + r, F32), mean)
+    scaled = recorder.op("mul", centred, recorder.op("rsqrt", recorder.op("div", square, count)))
+    weighted = recorder.op("mul", scaled, recorder.load("w", channels * i + c, F32))
+    turned = recorder.op("add", weighted, recorder.load("z", r, F32))
+    recorder.store("y", row * i + pixels * c + r, turned, F32)
+    floats = {"x": groups * row, "w": groups * channels, "z": pixels, "y": groups * row}
+    storages = {name: torch.randn(length) for name, length in floats.items()}
+    storages |= {"at": torch.zeros(groups, dtype=torch.int64), "count": torch.zeros(groups)}
+    dtypes = {name: tensor.dtype for name, tensor in storages.items()}
+    kernel = make_kernel(recorder.finish(), dtypes)
+    source = check(run_kernel, kernel, storages, blocks=blocks, tolerance=1e-5)
+    assert ("static_range" in source.text) == (blocks is not None and blocks.unrolled)
+
+
 @pytest.mark.parametrize("kind", ["sum", "prod", "max", "min", "any", "all", "argmax", "argmin"])
 @pytest.mark.parametrize("mode", ["persistent", "looped"])
 @pytest.mark.parametrize("dtype", [F32, torch.int64, torch.int32])

@@ -75,7 +75,7 @@ class Counters(Function):
         """Loop variables along the tile's last axis, their extents, its width, where it begins, the tile's shape."""
         blocks, ranges = self._blocks, self._body.ranges
         if self._sweeps:
-            if self._level != "inner":
+            if self._level != "inner" or blocks.piece:
                 return None
             start = "r_start" if self._looped else None
             inner = self._body.reduction_ranges

@@ -219,13 +219,26 @@ class Function:
             value = _by_position(value, place, parts)
         return expression_text(value, self._names)
 
-    def _decode(self, linear: str, symbols: Sequence[Symbol], extents: Sequence[Size]) -> None:
-        """Name each loop variable as a part of a linear position (last varies fastest)."""
+    def _decode(
+        self,
+        linear: str,
+        symbols: Sequence[Symbol],
+        extents: Sequence[Size],
+        *,
+        written: bool = True,
+    ) -> None:
+        """Name each loop variable as a part of a linear position (last varies fastest).
+
+        Without `written` they are named and the position is known, but nothing says yet what they are.
+        """
         parts = [(s, e) for s, e in zip(symbols, extents, strict=True) if e != 1]
         if len(parts) > 1 and all(isinstance(extent, int) for _, extent in parts):
             place = Symbol(f"{linear}_position")
             self._names[place] = linear
             self._positions[place] = tuple(parts)
+        if not written:
+            self._names.update((symbol, str(symbol)) for symbol in symbols)
+            return
         rest = linear
         for position in range(len(symbols) - 1, -1, -1):
             name, extent = str(symbols[position]), extents[position]
@@ -248,7 +261,9 @@ class Function:
     def _loop(self, name: str, start: object, stop: str, step: int) -> None:
         """Begin a loop; the lines after it are deeper."""
         ahead = self._blocks.ahead
-        if ahead:
+        if self._blocks.unrolled:
+            self._emit(f"for {name} in tl.static_range({start}, {stop}, {step}):")
+        elif ahead:
             self._emit(f"for {name} in tl.range({start}, {stop}, {step}, num_stages={ahead + 1}):")
         else:
             self._emit(f"for {name} in range({start}, {stop}, {step}):")

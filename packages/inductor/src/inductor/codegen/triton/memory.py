@@ -26,13 +26,18 @@ __all__ = ["MemoryAccess"]
 class MemoryAccess(Counters):
     """Addresses; see the module."""
 
+    @property
+    def _along(self) -> frozenset[Symbol]:
+        """The variables that differ along a tile of a row; where it is a piece, the others are the turn's."""
+        return frozenset(self._inner[-1:] if self._blocks.piece else self._inner)
+
     def _access_mask(self, symbols: frozenset[Symbol], extra: str | None) -> str | None:
         """What must hold for an access whose index varies with `symbols`."""
         hidden = bool(symbols & self._indirect_symbols) or extra is not None
         masks = []
         if self._outer_mask and (hidden or symbols & set(self._outer)):
             masks.append(self._outer_mask)
-        if self._level == "inner" and self._inner_mask and (hidden or symbols & set(self._inner)):
+        if self._level == "inner" and self._inner_mask and (hidden or symbols & self._along):
             masks.append(self._inner_mask)
         if extra is not None:
             masks.append(f"({extra} != 0)")
@@ -43,7 +48,7 @@ class MemoryAccess(Counters):
         tile = self._kernel.decisions.tile
         axes = [frozenset(self._outer)]
         if self._level == "inner":
-            axes.append(frozenset(self._inner))
+            axes.append(self._along)
         elif not self._sweeps and tile is not None and self._blocks.columns > 1:
             column = frozenset((self._outer[tile.dimensions[1]],))
             axes = [axes[0] - column, column]

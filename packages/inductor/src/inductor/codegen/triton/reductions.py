@@ -197,7 +197,7 @@ class Reductions(MemoryAccess):
         if kind in ("welford", "welford_combine"):
             names = [f"{name}_{part}" for part in ("mean", "m2", "count")]
             self._step_welford(accumulator, names, typed)
-            carried = names[:2] if self._even(accumulator) else names
+            carried = names[:2] if self._counted(accumulator) else names
             return [f"{each} = tl.zeros({shape}, {typed})" for each in carried]
         neutral = neutral_value(kind, dtype)
         initial = [f"{name} = tl.full({shape}, {neutral}, {typed})"]
@@ -223,21 +223,28 @@ class Reductions(MemoryAccess):
         value, width = self._spread(accumulator.values[0]), self._blocks.inner
         delta, moved, rest = self._name("w"), self._name("w"), self._name("w")
         self._emit(f"{delta} = {value} - {mean}")
-        self._emit(
-            f"{moved} = {mean} + {delta} * (1.0 / tl.full([1, 1], r_start // {width} + 1, {typed}))"
-        )
+        turn = "turn" if self._blocks.piece else f"r_start // {width}"
+        self._emit(f"{moved} = {mean} + {delta} * (1.0 / tl.full([1, 1], {turn} + 1, {typed}))")
         self._emit(f"{rest} = {square} + {delta} * ({value} - {moved})")
         self._emit(f"{mean} = {self._masked(moved, mean, typed)}")
         self._emit(f"{square} = {self._masked(rest, square, typed)}")
-        if not self._even(accumulator):
+        if not self._counted(accumulator):
             one = self._masked(f"tl.full([1, 1], 1.0, {typed})", "0.0", typed)
             self._emit(f"{count} += {one}")
 
+    def _counted(self, accumulator: Accumulator) -> bool:
+        """Whether it is known how many elements each lane of a loop sees, so that nothing carries that."""
+        return (
+            isinstance(product(self._body.reduction_ranges), int) and accumulator.kind == "welford"
+        )
+
     def _even(self, accumulator: Accumulator) -> bool:
         """Whether all lanes of a loop see equally many elements."""
-        count = product(self._body.reduction_ranges)
+        count, piece = product(self._body.reduction_ranges), self._blocks.piece
         whole = isinstance(count, int) and count % self._blocks.inner == 0
-        return whole and accumulator.kind == "welford"
+        if piece:
+            whole = piece == self._blocks.inner
+        return whole and self._counted(accumulator)
 
     def _finish(self, accumulator: Accumulator) -> None:
         """After the loop: combine across the block."""
@@ -246,10 +253,18 @@ class Reductions(MemoryAccess):
             self._finish_online(accumulator, name)
             return
         if kind in ("welford", "welford_combine"):
-            if self._even(accumulator):
+            if self._counted(accumulator):
                 count, lanes = product(self._body.reduction_ranges), self._blocks.inner
                 assert isinstance(count, int)
-                share = f"tl.full([1, 1], {count // lanes}, {triton_type(accumulator.dtype)})"
+                piece = self._blocks.piece
+                turns, rest = (0, piece) if piece else (count // lanes, count % lanes)
+                if piece == lanes:
+                    turns, rest = count // lanes, 0
+                share = f"tl.full([1, 1], {turns}, {triton_type(accumulator.dtype)})"
+                if piece and rest:
+                    share += f" + tl.where(r_base < {rest}, {count // piece}, 0)"
+                elif rest:
+                    share += f" + tl.where(r_base < {rest}, 1, 0)"
                 self._emit(f"{name}_count = tl.broadcast_to({share}, {self._tile_shape()})")
             self._merge_welford(accumulator, [f"{name}_{part}" for part in ("mean", "m2", "count")])
         elif kind in ("argmax", "argmin"):

@@ -74,7 +74,14 @@ class Sweeps(Reductions):
             self._emit("tl.debug_barrier()")
         self._level = "inner"
         opening, initial = len(self._lines), []
-        for start, stop, bound in _pieces(count, width):
+        piece = self._blocks.piece
+        if piece:
+            assert isinstance(count, int)
+            self._loop("turn", 0, str(count // piece), 1)
+            self._emit(f"r = turn * {piece} + r_base")
+            initial = self._block(stage, count, width)
+            self._depth -= 1
+        for start, stop, bound in [] if piece else _pieces(count, width):
             self._loop("r_start", start, self._text(stop), width)
             self._emit("r = r_start + r_base")
             initial = self._block(stage, bound, width)
@@ -120,10 +127,27 @@ class Sweeps(Reductions):
     def _open_inner(self, count: Size, width: int) -> None:
         """Mask and reduction variables for the current value of `r`."""
         self._inner_mask = None
+        if self._looped and self._blocks.piece:
+            self._open_piece(self._blocks.piece, width)
+            return
         if not (isinstance(count, int) and count % width == 0):
             self._emit(f"r_mask = r < {self._text(count)}")
             self._inner_mask = "r_mask"
         self._decode("r", self._inner, self._body.reduction_ranges)
+
+    def _open_piece(self, piece: int, width: int) -> None:
+        """The same where a turn takes a piece of one channel: all variables but the last are the turn's."""
+        if piece != width:
+            self._emit(f"r_mask = r_base < {piece}")
+            self._inner_mask = "r_mask"
+        channel = self._body.reduction_ranges[-1]
+        assert isinstance(channel, int)
+        self._decode("r", self._inner, self._body.reduction_ranges, written=False)
+        shares, last = channel // piece, str(self._inner[-1])
+        self._emit(
+            f"{last} = turn % {shares} * {piece} + r_base" if shares > 1 else f"{last} = r_base"
+        )
+        self._decode(f"(turn // {shares})", self._inner[:-1], self._body.reduction_ranges[:-1])
 
     def _operation(self, position: int, operation: Operation) -> None:
         self._position = position
