@@ -54,6 +54,7 @@ from dynamo.values.apart import changed_apart
 from dynamo.values.calls import OTHER_COMPILER
 from dynamo.values.modules import runs_packed
 from dynamo.values.session import Session, runs_in_python
+from dynamo.values.tensor_hooks import require_private
 from dynamo.values.tensor_subclasses import outer_modes
 
 if TYPE_CHECKING:
@@ -425,6 +426,7 @@ def _finish(
     recorder = session.recorder
     fine = _expected_outputs(machine, emitter)
     _require_watched(machine, emitter.graph_outputs)
+    require_private(machine, emitter.graph_outputs)
     if emitter.leaves_out:
         _require_untangled(machine, emitter)
     compiled: Callable[..., Any] | None = None

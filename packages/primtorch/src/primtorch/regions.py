@@ -242,6 +242,19 @@ def leave_module_hooks(seen: BackwardHook, values: tuple[Any, ...]) -> tuple[Any
     return tuple(value for value in found if isinstance(value, torch.Tensor))
 
 
+def gradient_hook(
+    tensor: torch.Tensor, body: Callable[..., torch.Tensor | None], *captured: Any
+) -> None:
+    """`tensor.register_hook` of a body that takes the gradient and then what it reads of the forward.
+
+    Args:
+        tensor: of which the gradient is, no leaf.
+        body: gives the gradient's new value, or None to leave it.
+        captured: what it is called with beside the gradient.
+    """
+    tensor.register_hook(lambda gradient: body(gradient, *captured))
+
+
 def seed_generators(seed: int) -> None:
     """`torch.manual_seed`, as a statement."""
     torch.manual_seed(seed)
@@ -295,6 +308,7 @@ __all__ = [
     "exit_autocast",
     "exit_inference_mode",
     "fork_generators",
+    "gradient_hook",
     "join_generators",
     "leave_module_hooks",
     "seed_generators",

@@ -83,6 +83,7 @@ class Recorder:
         "expected",
         "expecting",
         "graph",
+        "hooked",
         "inputs",
         "kinds",
         "known",
@@ -111,6 +112,9 @@ class Recorder:
         if sizes is not None:
             sizes.environment.location = self.location
         self.nodes: dict[int, torch.fx.Node] = {}
+        self.hooked: dict[
+            int, int
+        ] = {}  # tensors with hooks, and the instruction that registered one
         self.inputs: list[GraphInput] = []
         self.size_inputs: list[GraphInput] = []
         self.machine: Machine | None = None

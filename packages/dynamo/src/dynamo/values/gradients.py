@@ -7,7 +7,7 @@ from results to inputs may lead through what was computed before the call, the s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -68,13 +68,6 @@ def _parameter(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def _requires_grad(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     owner, wanted = (*args, kwargs.get("requires_grad", True))[:2]
     return gradients.require_gradient(machine.session.recorder, owner, bool(wanted))
-
-
-@rule(torch.Tensor.register_hook)
-@rule(torch.Tensor.register_post_accumulate_grad_hook)
-def _register_hook(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-    del machine, args, kwargs
-    raise _stop("a tensor hook is registered")
 
 
 @rule(torch.autograd.grad)

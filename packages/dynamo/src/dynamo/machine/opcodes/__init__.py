@@ -29,6 +29,7 @@ from dynamo.values import regions as _regions  # registers its rules
 from dynamo.values import seeds as _seeds  # registers its rules
 from dynamo.values import sorting as _sorting  # registers its rules
 from dynamo.values import spectra as _spectra  # registers its rules
+from dynamo.values import tensor_hooks as _tensor_hooks  # registers its rules
 from dynamo.values import tensor_subclasses as _subclasses  # registers its rules
 from dynamo.values import transforms as _transforms  # registers its rules
 from dynamo.values import warned as _warned  # registers its rules
@@ -54,6 +55,7 @@ assert all(
         _sorting,
         _spectra,
         _subclasses,
+        _tensor_hooks,
         _transforms,
         _warned,
     )
