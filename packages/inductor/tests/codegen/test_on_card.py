@@ -279,3 +279,33 @@ def test_the_last_program_finishes_a_reduction_the_same_way_each_time(shape):
     torch.cuda.synchronize()
     for results in found:
         assert all(torch.equal(ours, theirs) for ours, theirs in zip(results, first, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "shape", [(9, 256, 56, 56), (10, 1024, 28, 28), (10, 128, 83, 84), (20, 64, 28, 28)]
+)
+def test_a_group_norm_is_one_kernel(shape, dtype):
+    """Rows of channels: by large pieces, by small ones, by blocks that channels don't fill, and held whole."""
+    torch.manual_seed(0)
+    batch, channels, height, width = shape
+    x = torch.randn(shape, device="cuda", dtype=dtype)
+    weight = torch.randn(channels, device="cuda", dtype=dtype)
+
+    def norm(call, x, weight):
+        wide = call(aten._to_copy.default, x, dtype=torch.float32)
+        rows = call(aten.view.default, wide, [batch, 32, channels // 32 * height * width])
+        mean = call(aten.mean.dim, rows, [2], True)
+        left = call(aten.sub.Tensor, rows, mean)
+        square = call(aten.mean.dim, call(aten.mul.Tensor, left, left), [2], True)
+        scaled = call(aten.mul.Tensor, left, call(aten.rsqrt.default, square))
+        back = call(aten.view.default, scaled, list(shape))
+        own = call(aten.view.default, weight, [1, channels, 1, 1])
+        made = call(aten.mul.Tensor, back, own)
+        return [call(aten._to_copy.default, made, dtype=dtype)]
+
+    run, (expected,) = compiled(norm, x, weight)
+    assert len([s for s in run.program.schedule.steps if isinstance(s, Kernel)]) == 1
+    (found,) = run([x, weight])
+    rtol, atol = (1e-4, 1e-4) if dtype is torch.float32 else (2e-2, 2e-2)
+    torch.testing.assert_close(found, expected, rtol=rtol, atol=atol)

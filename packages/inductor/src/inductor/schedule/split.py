@@ -48,8 +48,8 @@ _ENOUGH_PROGRAMS = 6
 _FEW_BYTES = 128_000
 """What one multiprocessor reads in the time that the programs of a divided reduction take to count themselves.
 
-The mean of 16,384 rows' losses, 197 kB for a single program, took 6.0 of the 48.1 us of a cross entropy on an H200; that
-of 8,192 took 4.0, most of it the launch.
+The mean of 16,384 rows' losses, 197 kB for a single program, took 6.0 of the 48.1 us of a cross entropy on an H200;
+that of 8,192 took 4.0, most of it the launch.
 """
 _SPLITTABLE = {"sum", "prod", "max", "min", "any", "all", "welford"}
 _PADDABLE = _SPLITTABLE - {"welford"}
