@@ -25,6 +25,8 @@ __all__ = [
     "DISABLED_WRAPPER",
     "DISPATCH_GUARDS",
     "REQUIRES_GRAD",
+    "SCRIPTED",
+    "SCRIPTED_FROM",
     "STATE_FUNCTIONS",
     "DeviceContext",
     "autocast_cache_enabled",
@@ -47,6 +49,11 @@ AUTOCAST_DEVICES: tuple[str, ...] = ("cpu", "cuda")
 _C: Any = torch._C
 # What torch's own compiler is kept from; it runs `__wrapped__`.
 DISABLED_WRAPPER: CodeType = _disable_dynamo(lambda: None).__code__
+
+# Compiled TorchScript: runs below `__torch_function__`, so that capture sees nothing of it.
+SCRIPTED: tuple[type, ...] = (torch.jit.ScriptFunction, _C.ScriptMethod)
+# The attribute in which `torch.jit.script` leaves the Python function.
+SCRIPTED_FROM = "_torchdynamo_inline"
 
 
 DISPATCH_GUARDS: frozenset[type] = frozenset(

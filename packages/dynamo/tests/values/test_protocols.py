@@ -253,3 +253,32 @@ def test_a_weak_reference_ends_with_its_object():
     with pytest.raises(dynamo.CaptureError, match="may be gone"):
         dynamo.optimize("eager", fullgraph=True)(dropped)(X)
     assert same(dynamo.optimize("eager", options=STRICT)(dropped)(X), dropped(X))
+
+
+class _Absent:
+    """A descriptor that has nothing to give."""
+
+    def __get__(self, owner, cls=None):
+        raise AttributeError("nothing here")
+
+
+class _Asked:
+    """Answers where its descriptor has nothing."""
+
+    scale = _Absent()
+
+    def __getattr__(self, name):
+        return len(name)
+
+
+def test_a_descriptor_without_an_answer_is_followed_by_getattr():
+    owner = _Asked()
+
+    def program(x):
+        return x * owner.scale
+
+    compiled = dynamo.optimize("eager", fullgraph=True, options=dynamo.DynamoOptions(strict=True))(
+        program
+    )
+    x = torch.ones(2)
+    assert same(compiled(x), program(x))

@@ -420,15 +420,19 @@ def generic_load(machine: Machine, owner: Any, cls: type, name: str) -> Any:
 
 
 def _property(machine: Machine, owner: Any, found: property, name: str) -> Any:
-    from dynamo.values import calls
-
     if found.fget is None:
         raise AttributeError(f"property '{name}' of '{type(owner).__name__}' object has no getter")
+    return _asked(machine, owner, found.fget, (owner,))
+
+
+def _asked(machine: Machine, owner: Any, getter: Any, args: tuple[Any, ...]) -> Any:
+    """What a property or descriptor gives; MISSING if it raised AttributeError and `__getattr__` is asked next."""
+    from dynamo.values import calls
+
     try:
-        return calls.call(machine, found.fget, (owner,), {})
+        return calls.call(machine, getter, args, {})
     except AttributeError as error:
         require_programs(error)
-        # `__getattr__` is asked after a property that raised AttributeError.
         if class_attribute(type(owner), "__getattr__") is MISSING:
             raise
         return MISSING
@@ -474,7 +478,7 @@ def _descriptor(machine: Machine, owner: Any, cls: type, found: Any, name: str) 
         descriptor = machine.session.wrap(
             found, ItemSource(AttributeSource(ConstantSource(_owner(cls, name)), "__dict__"), name)
         )
-        return calls.call(machine, getter, (descriptor, owner, cls), {})
+        return _asked(machine, owner, getter, (descriptor, owner, cls))
     return found.__get__(owner, cls)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo._native import CompiledFunction
-from dynamo._torch import DISABLED_WRAPPER, module_initialiser
+from dynamo._torch import DISABLED_WRAPPER, SCRIPTED, SCRIPTED_FROM, module_initialiser
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
 from dynamo.source import AttributeSource, ConstantSource
@@ -331,6 +331,8 @@ def _object(
         return call(machine, behind_proxy(machine, function), args, kwargs, resumable=resumable)
     if isinstance(function, weakref.ref) and not args and not kwargs:
         return referent(machine, function)
+    if isinstance(function, SCRIPTED):
+        return _scripted(machine, function, args, kwargs, resumable=resumable)
     wrapped = getattr(function, "__wrapped__", None)
     if isinstance(function, functools._lru_cache_wrapper):
         if is_known_outside(machine, function, args, kwargs):
@@ -358,6 +360,24 @@ def _object(
     if isinstance(bound, types.MethodType):
         return call(machine, bound, args, kwargs, resumable=resumable)
     return call_native(machine, function, args, kwargs)
+
+
+def _scripted(
+    machine: Machine,
+    function: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    resumable: bool,
+) -> Any:
+    """TorchScript: the Python function that it was compiled from, where that is known."""
+    if not hasattr(function, SCRIPTED_FROM):  # traced, or a module's method
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_CALL,
+            f"{getattr(function, 'name', 'a function')} is compiled TorchScript, which is not captured",
+        )
+    original = attributes.load(machine, function, SCRIPTED_FROM)
+    return call(machine, original, args, kwargs, resumable=resumable)
 
 
 def _attrgetter(machine: Machine, getter: Any, args: tuple[Any, ...]) -> Any:

@@ -57,6 +57,11 @@ def call_module(
             BreakReason.DATA_DEPENDENT_SHAPE,
             f"{cls.__qualname__} reads from data how many packed sequences there are",
         )
+    if isinstance(module, torch.jit.ScriptModule):
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_CALL,
+            f"{cls.__qualname__} is compiled TorchScript, which is not captured",
+        )
     method: Any = attributes.class_attribute(cls, "__call__")
     if method is not _module_call:
         machine.session.guard_class_attribute(cls, "__call__", method)
