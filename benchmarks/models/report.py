@@ -77,8 +77,15 @@ def _memory(part: Row) -> float | None:
     return part["peak_bytes"] / part["eager_peak_bytes"] if part.get("eager_peak_bytes") else None
 
 
+def _left_alone(part: Row) -> bool:
+    """Whether torch.compile compiled nothing of it: its "first call" is eager's."""
+    return part["peer"].get("graphs") == 0
+
+
 def _colder(part: Row) -> float | None:
-    """torch.compile's first call over ours, in processor time; the peer that was stopped has none."""
+    """torch.compile's first call over ours, in processor time; the peer that was stopped, or made no graph, has none."""
+    if _left_alone(part):
+        return None
     peer = part["peer"]
     theirs, ours = peer.get("cold_cpu_s"), peer.get("ours_cold_cpu_s")
     return theirs / ours if theirs and ours else None
@@ -184,6 +191,12 @@ def _missing(rows: list[Row]) -> list[str]:
         parts = _parts(rows, phase)
         unseen = [name for name, part in parts if "eager / ours" not in part]
         unknown = [name for name, part in parts if not part["peer"]]
+        alone = [
+            f"{name} (first call {part['peer']['cold_cpu_s']:.2f} s, ours"
+            f" {part['peer']['ours_cold_cpu_s']:.2f})"
+            for name, part in parts
+            if _left_alone(part)
+        ]
         over = [
             f"{name} ({plain(part['peer']['fault'].strip().splitlines()[-1])})"
             for name, part in parts
@@ -192,6 +205,7 @@ def _missing(rows: list[Row]) -> list[str]:
         lines += [
             f"- {phase}, steady time and memory beside eager's, {_names(unseen, len(parts))}",
             f"- {phase}, torch.compile, {_names(unknown, len(parts))}",
+            f"- {phase}, run eagerly by torch.compile, so that it has no first call, {_names(alone, len(parts))}",
             f"- {phase}, torch.compile left before its first call was done, {_names(over, len(parts))}",
         ]
     swept = [row["name"] for row in rows if "dynamic" not in row]
@@ -250,6 +264,12 @@ def headline(rows: list[Row]) -> list[str]:
     return lines
 
 
+def _why_no_ratio(part: Row) -> str:
+    if _left_alone(part):
+        return "eager"
+    return "over" if part["peer"].get("fault") else "-"
+
+
 def _cells(row: Row, phase: str) -> list[str]:
     part = row.get(phase)
     if not part:
@@ -262,7 +282,7 @@ def _cells(row: Row, phase: str) -> list[str]:
         verdict,
         graphs,
         f"{part['cold_cpu_s']:.2f}" if part.get("cold_cpu_s") else "-",
-        f"{cold:.1f}" if cold else "over" if part["peer"].get("fault") else "-",
+        f"{cold:.1f}" if cold else _why_no_ratio(part),
         _ratio(part, "eager") if "eager / ours" in part else "-",
         _ratio(part, "torch") if "torch / ours" in part else "-",
         f"{memory:.2f}" if memory else "-",
@@ -273,7 +293,7 @@ def _models(rows: list[Row]) -> list[str]:
     lines = [
         "## Every model",
         "",
-        "`-`: not measured; `over`: torch.compile was left at the limit.",
+        "`-`: not measured; `over`: torch.compile was left at the limit; `eager`: it compiled nothing.",
         "",
     ]
     columns = (

@@ -73,6 +73,13 @@ def _steady(works: dict[str, Callable[[], Any]], seconds: float) -> dict[str, An
     return take_turns(works, rounds, min(0.01, seconds / rounds)).row("ms", interval=True)
 
 
+def _peers_graphs() -> int:
+    """How many graphs torch.compile has made in this process; it leaves some models to eager."""
+    from torch._dynamo.utils import counters
+
+    return int(counters["stats"]["unique_graphs"])
+
+
 def _measure(answers: Connection, name: str, phase: str, seconds: float, *, peer: bool) -> None:
     import torch
 
@@ -96,8 +103,10 @@ def _measure(answers: Connection, name: str, phase: str, seconds: float, *, peer
     if not peer:
         return
     torch._dynamo.reset()
+    before = _peers_graphs()
     works["torch"] = _work(subject, phase, torch.compile(subject.module))
     found = measure.as_row(measure.cold(works["torch"])[1])
+    found["graphs"] = _peers_graphs() - before
     row.update(_steady(works, seconds))
     found["peak_bytes"] = measure.peak_bytes(works["torch"])
     answers.send({**row, PEER: found})
