@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn import functional
 
 import dynamo
+from dynamo.testing import CompileCounter, same
 
 X = torch.linspace(-2, 2, 12).reshape(1, 3, 2, 2)
 
@@ -65,3 +66,35 @@ def test_an_out_tensor_that_gets_another_shape_is_seen_in_it():
     got = dynamo.optimize(lambda graph, _: graph.forward)(program)(x, found)
     torch.testing.assert_close(got, want)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize(
+    "places", [((0, 1), (1, 0)), ((1, 0), (0, 1)), ((0, 1), (0, 2)), ((0, 1), (0, 0))]
+)
+def test_windows_of_one_tensor_that_is_written_are_guarded_by_where_they_lie(places):
+    def program(first, second):
+        first.add_(second * 2)
+        return first.sum()
+
+    counter = CompileCounter()
+    compiled = dynamo.optimize(counter)(program)
+    for number, (one, other) in enumerate((*places, *places)):
+        given, expected = torch.arange(10.0), torch.arange(10.0)
+        found = compiled(given[one : one + 8], given[other : other + 8])
+        assert same(found, program(expected[one : one + 8], expected[other : other + 8]))
+        assert same(given, expected)
+        assert counter.frame_count == min(number + 1, 2)
+
+
+def test_windows_of_a_longer_tensor_are_another_entry():
+    def program(first, second):
+        first.mul_(2)
+        return second + 1
+
+    counter = CompileCounter()
+    compiled = dynamo.optimize(counter)(program)
+    for length in (8, 12, 8):
+        given, expected = torch.arange(float(length)), torch.arange(float(length))
+        assert same(compiled(given[:4], given[2:6]), program(expected[:4], expected[2:6]))
+        assert same(given, expected)
+    assert counter.frame_count == 2

@@ -47,7 +47,7 @@ from dynamo.guards.binding import run_original
 from dynamo.guards.kinds import memory_apart, storage_pattern
 from dynamo.machine.frame import Frame
 from dynamo.machine.interpreter import Machine
-from dynamo.source import ArraySource, FunctionSource, LocalSource
+from dynamo.source import ArraySource, FunctionSource, LocalSource, StorageOffsetSource
 from dynamo.stored.entry import Material
 from dynamo.values import locks, regions
 from dynamo.values.apart import changed_apart
@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from dynamo.options import DynamoOptions
+    from dynamo.source import Source
 
 __all__ = ["RECURSION", "Captured", "Request", "capture"]
 
@@ -544,7 +545,39 @@ def _aliasing(recorder: Recorder) -> list[Guard]:
     if len(pairs) < 2:
         return []
     pattern = storage_pattern([tensor for _, tensor in pairs])
-    return [Guard(None, GuardKind.STORAGES, (tuple(source for source, _ in pairs), tuple(pattern)))]
+    written = {
+        tensor.untyped_storage()._cdata
+        for entry in entries
+        if id(entry.value) in changed or id(entry.value.storage) in memory
+        for _, tensor in plain_parts(entry.source, entry.real)
+    }
+    return [
+        Guard(None, GuardKind.STORAGES, (tuple(source for source, _ in pairs), tuple(pattern))),
+        *_places_in_memory(pairs, pattern, written),
+    ]
+
+
+def _places_in_memory(
+    pairs: Sequence[tuple[Source, torch.Tensor]], pattern: Sequence[int], written: set[int]
+) -> list[Guard]:
+    """Where in a storage that is written its tensors lie: that says which elements they share."""
+    guards: list[Guard] = []
+    for (source, tensor), first in zip(pairs, pattern, strict=True):
+        storage = tensor.untyped_storage()
+        if storage._cdata not in written or pattern.count(first) == 1:
+            continue
+        length = storage.nbytes()
+        guards += [
+            Guard(StorageOffsetSource(source), GuardKind.EQUAL, tensor.storage_offset()),
+            Guard(
+                source, GuardKind.PREDICATE, (partial(_has_bytes, length), f"has {length} bytes")
+            ),
+        ]
+    return guards
+
+
+def _has_bytes(length: int, value: torch.Tensor) -> bool:
+    return value.untyped_storage().nbytes() == length
 
 
 def _graph_module(request: Request, recorder: Recorder, outputs: list[Any]) -> Any:
