@@ -344,6 +344,7 @@ def _run_compiler(compiler: Compiler, name: str, module: fx.GraphModule) -> Any:
 
 def _compile_inference(recorded: Trace, specs: Sequence[InputSpec], tools: Toolchain) -> Boxed:
     module = recorded.module()
+    module.meta["written"] = recorded.metadata.replaced
     if tools.options.verify:
         verify.functional_graph(module)
     tools.saw("04_forward.py", module)

@@ -115,7 +115,8 @@ class DeferredModule(fx.GraphModule):
 
 
 def _write_code_and_run(self: DeferredModule, *args: Any) -> Any:
-    self.write_code()
+    # Another thread may be at it, and have set `_code` but not `forward`; both write the same.
+    fx.GraphModule.recompile(self)
     return type(self).forward(self, *args)
 
 

@@ -197,6 +197,17 @@ class FunctionMetadata:
     made_of: tuple[MadeOf | SparseOf | None, ...] = ()
 
     @property
+    def replaced(self) -> tuple[tuple[int, int], ...]:
+        """The graph's outputs that may be computed in an input's memory, each with its placeholder."""
+        return tuple(
+            (mutation.position, self.graph_inputs.index(mutation.input))
+            for mutation in self.mutations
+            if mutation.position is not None
+            and mutation.input in self.graph_inputs
+            and not (mutation.through_autograd or mutation.layout or mutation.detached)
+        )
+
+    @property
     def mutation_values(self) -> int:
         """Number of leading graph outputs that are new values of inputs."""
         return sum(mutation.position is not None for mutation in self.mutations)

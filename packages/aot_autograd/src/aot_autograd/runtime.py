@@ -120,9 +120,12 @@ def _part_of_conjugate(tensor: torch.Tensor, selection: ViewStep | None) -> torc
 
 
 def _write(mutation: InputMutation, target: torch.Tensor, new: torch.Tensor | None) -> None:
-    """Give a mutated input its new value, counted as often as eager counts."""
+    """Give a mutated input its new value, counted as often as eager counts.
+
+    A compiler may have computed the value where it belongs (`meta["written"]`).
+    """
     count = mutation.version_increment
-    if new is not None:
+    if new is not None and not _same_memory(new, target):
         if mutation.through_autograd:
             if mutation.detached:
                 target.detach_()
@@ -136,6 +139,12 @@ def _write(mutation: InputMutation, target: torch.Tensor, new: torch.Tensor | No
                     target.detach().copy_(new)
         count -= 1
     _count(target, count)
+
+
+def _same_memory(new: torch.Tensor, target: torch.Tensor) -> bool:
+    return new is target or (
+        new.data_ptr() == target.data_ptr() and new.stride() == target.stride()
+    )
 
 
 def _count(tensor: torch.Tensor, changes: int) -> None:

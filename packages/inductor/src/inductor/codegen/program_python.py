@@ -16,6 +16,7 @@ from inductor.devices import BuiltKernel, CalledKernel
 from inductor.devices.built import flat_length
 from inductor.errors import PromiseError
 from inductor.ir import Kernel, OperatorCall, View
+from inductor.ir.execute import inputs_written
 from inductor.runtime.launch import conform
 from primtorch.symbolic import Expression, Symbol, evaluate
 
@@ -50,6 +51,7 @@ class PythonLauncher:
         }
         self._reference = reference
         self._broken = False
+        self._in_place = inputs_written(program)
         self._last_fallible = max(
             (
                 number
@@ -69,6 +71,8 @@ class PythonLauncher:
         if self._broken:
             return self._reference(kept)
         tensors, sizes, scalars = self._read(kept)
+        for name, old in self._in_place.items():
+            tensors[name] = tensors[old]
         with torch.no_grad():
             for number, step in enumerate(self._program.schedule.steps):
                 if number > self._last_fallible:

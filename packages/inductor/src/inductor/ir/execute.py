@@ -1,11 +1,13 @@
 """Runs a whole graph or program step by step in torch: the oracle, and the executor of last resort.
 
 Kernels and loop nodes run through `interpret`, operator calls by calling the operator. Nothing is
-compiled and nothing is planned: each buffer has a storage of its own until its last use.
+compiled and nothing is planned: each buffer has a storage of its own until its last use, but for those that a program
+computes in an input's memory.
 """
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,6 +30,13 @@ if TYPE_CHECKING:
 def flat_storage(tensor: Tensor, length: int) -> Tensor:
     """The elements from a tensor's first on, one-dimensional, sharing memory."""
     return torch.as_strided(tensor, (length,), (1,), tensor.storage_offset())
+
+
+def _uncounted(tensor: Tensor) -> Tensor:
+    """The same memory in a tensor whose changes are not the given one's: who gave it counts them."""
+    alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    storage = tensor.untyped_storage()
+    return alias.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
 class Memory:
@@ -98,7 +107,15 @@ def run_program(
     run_kernel: Callable[[Kernel, Memory], None] | None = None,
 ) -> tuple[Any, ...]:
     """Run a program step by step; `run_kernel` takes the kernels from the reference interpreter."""
-    return _run(program.graph, program.schedule.steps, arguments, run_kernel)
+    in_place = inputs_written(program)
+    return _run(program.graph, program.schedule.steps, arguments, run_kernel, in_place)
+
+
+def inputs_written(program: Program) -> dict[str, str]:
+    """The buffers that lie in the memory of an input, with the input."""
+    given = {entry.name for entry in program.graph.inputs}
+    places = program.memory.places
+    return {name: place.of for name, place in places.items() if place.of and place.of in given}
 
 
 def _run(
@@ -106,6 +123,7 @@ def _run(
     steps: Iterable[LoopNode | Kernel | OperatorCall],
     arguments: Sequence[Any],
     run_kernel: Callable[[Kernel, Memory], None] | None = None,
+    in_place: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Any, ...]:
     sizes: dict[Symbol, int] = {}
     scalars: dict[str, Any] = {}
@@ -122,6 +140,8 @@ def _run(
     memory = Memory(graph.buffers, sizes, scalars)
     for name, tensor in {**given, **graph.constants}.items():
         memory.adopt(name, tensor)
+    for name, old in in_place.items():
+        memory.storages[name] = _uncounted(memory.storages[old])
     for step in steps:
         if isinstance(step, OperatorCall):
             call_operator(step, memory)

@@ -168,7 +168,8 @@ class Place:
     "input"/"constant": given. "output": a tensor of its own, allocated by the kernel that writes it
     first. "arena": `offset` bytes into the call's arena. "operator": the tensor that an operator call
     returns. "reuse": the storage of buffer `of`, whose last reader is the writer of this one (element
-    by element, so writing in place is right). All but the arena's live until their last use.
+    by element, so writing in place is right) or comes before it. Of an input: this is its new value.
+    All but the arena's live until their last use.
     """
 
     kind: Literal["input", "constant", "output", "arena", "operator", "reuse"]

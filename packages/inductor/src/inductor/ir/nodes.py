@@ -271,7 +271,8 @@ class Graph:
     `outputs[k]` is a `View`, an integer or expression, a float, or None; what the boxed callable
     returns. Views of two outputs may show one buffer (the executor returns tensors of their own,
     strided over a shared storage only where that cannot be seen: it clones otherwise). `constants`
-    are tensors of the traced graph that the bodies read.
+    are tensors of the traced graph that the bodies read. `written` pairs an output that is the new value
+    of an input with that input: it may be computed in the input's memory.
     """
 
     name: str
@@ -281,3 +282,4 @@ class Graph:
     outputs: tuple[Any, ...]
     constants: Mapping[str, torch.Tensor] = field(default_factory=dict)
     role: str = "inference"
+    written: tuple[tuple[int, int], ...] = ()

@@ -17,6 +17,7 @@ from inductor.errors import UnsupportedOperationError, WireError
 from inductor.ir.machine import PROCESSOR
 from inductor.ir.nodes import Graph, GraphInput, Origin, View
 from inductor.ir.operations import VALUE_DTYPES, value_dtype
+from inductor.lowering.attention import ATTENTION_ON_CPU, with_fewer_heads
 from inductor.lowering.builder import Builder, TensorFact, is_dense
 from inductor.lowering.layouts import carried, same_layout
 from inductor.lowering.pointwise import cost, reader
@@ -191,6 +192,7 @@ def lower(
         finished,
         constants,
         str(gm.meta.get("role", "inference")),
+        tuple(gm.meta.get("written", ())),
     )
 
 
@@ -335,6 +337,8 @@ def _call(
             return _real(builder, target, _arguments(node.args, environment))
         return fact  # integer arithmetic: the promised value is the expression itself
     args = _arguments(node.args, environment)
+    if target is ATTENTION_ON_CPU:
+        args = with_fewer_heads(builder, node, args, environment)
     if target is operator.getitem:
         return args[0][args[1]]
     if not isinstance(target, OpOverload):

@@ -14,6 +14,7 @@ from inductor.schedule.decide import tiled
 from inductor.schedule.fusion import fuse, ordered
 from inductor.schedule.gathers import inline_gathers
 from inductor.schedule.hoist import hoist_invariants
+from inductor.schedule.in_place import write_in_place
 from inductor.schedule.kernels import make_kernel
 from inductor.schedule.memory import plan_memory, with_reuses
 from inductor.schedule.merge import merge
@@ -67,7 +68,8 @@ def build(
     graph, steps = split_kernels(graph, steps, card=card, everywhere=for_gpu)
     if not for_gpu:
         steps = check_first(graph, steps)
-    memory = plan_memory(graph, steps)
+    in_place, steps = write_in_place(graph, steps)
+    memory = plan_memory(graph, steps, in_place)
     final = tuple(with_reuses(step, memory) for step in steps)
     if not for_gpu:
         final = with_streams(final)

@@ -1,10 +1,10 @@
-"""Bounds of a backward's indices are checked before anything else runs.
+"""Bounds of indices are checked before anything else runs, in backwards and where inputs are written.
 
 In: the steps of a program. Out: the same steps, and before them kernels that only check the indices that graph inputs
 hold, or that kernels of integers compute from inputs, which move along. A kernel that refuses its data makes torch's
-operators run the whole call, from the graph's inputs; until the last such kernel has run, no input can be let go of. In
-a backward these are the saved tensors, and the gradient of an embedding, whose indices were saved, is the last that it
-computes. Invariant: a check that moves is made if and only if the loops around it run at all.
+operators run the whole call, from the graph's inputs; until the last such kernel has run, no input can be let go of, or
+written. In a backward these are the saved tensors, and the gradient of an embedding, whose indices were saved, is the
+last that it computes. Invariant: a check that moves is made if and only if the loops around it run at all.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from inductor.ir.operations import Operation, Size
     from primtorch.symbolic import Symbol
 
-__all__ = ["check_first"]
+__all__ = ["check_first", "may_refuse"]
 
 _OF_SWEEPS = frozenset({"reduce", "part", "scan"})
 _DIVISIONS = frozenset({"floor_div", "trunc_div", "remainder", "fmod"})
@@ -38,8 +38,8 @@ _DIVISIONS = frozenset({"floor_div", "trunc_div", "remainder", "fmod"})
 
 
 def check_first(graph: Graph, steps: Sequence[Step]) -> list[Step]:
-    """The steps, the checks of indices that inputs hold before them; a graph that is no backward keeps its own."""
-    if graph.role != "backward":
+    """The steps, the checks of indices that inputs hold before them; a graph that needs none of it keeps its own."""
+    if graph.role != "backward" and not graph.written:
         return list(steps)
     given = {entry.name for entry in graph.inputs if entry.kind == "tensor"} | set(graph.constants)
     sources = _index_kernels(steps, given)
@@ -85,7 +85,7 @@ def _index_kernels(steps: Sequence[Step], given: set[str]) -> dict[str, Kernel]:
             argument.access == "write" and not _has_fractions(argument.dtype)
             for argument in written
         )
-        sure = not any(_may_refuse(operation) for _, operation, _ in step.body.operations())
+        sure = not any(may_refuse(operation) for _, operation, _ in step.body.operations())
         if alone and integers and sure and step.body.reads <= given | found.keys():
             found.update((argument.buffer, step) for argument in written)
     return found
@@ -95,8 +95,11 @@ def _has_fractions(dtype: torch.dtype) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
-def _may_refuse(operation: Operation) -> bool:
-    return _is_checked(operation) or operation.name in _DIVISIONS
+def may_refuse(operation: Operation) -> bool:
+    """Whether a kernel of the CPU that has this operation may hand its call to torch's operators."""
+    return _is_checked(operation) or (
+        operation.name in _DIVISIONS and not _has_fractions(operation.dtype)
+    )
 
 
 def _with_sources(body: LoopBody, sources: Mapping[str, Kernel], first: dict[str, Kernel]) -> None:

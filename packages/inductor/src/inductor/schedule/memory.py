@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import accumulate
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
@@ -79,10 +80,14 @@ _READS_STORAGE = (aten.as_strided_scatter.default,)
 """Operators that count from the beginning of their operand's storage: it must not lie in the arena."""
 
 
-def plan_memory(graph: Graph, steps: Sequence[Step]) -> MemoryPlan:
-    """Places, arena size, allocations and releases by step."""
-    first, last = _lifetimes(graph, steps)
-    owners = _owners(graph, steps, first)
+def plan_memory(
+    graph: Graph, steps: Sequence[Step], in_place: Mapping[str, str] = MappingProxyType({})
+) -> MemoryPlan:
+    """Places, arena size, allocations and releases by step; `in_place` names what lies in an input's memory."""
+    first, last = lifetimes(graph, steps)
+    for name, old in in_place.items():  # kept until it is handed on
+        last[old] = max(last.get(old, 0), first[name])
+    owners = _owners(graph, steps, first, in_place)
     plan = _plan(graph, steps, owners, first, last)
     late = _needed_late(graph, steps, plan, first, last)
     if not late:
@@ -161,7 +166,12 @@ def _plan(
     return MemoryPlan(places, total, tuple(map(tuple, allocate)), tuple(map(tuple, release)), until)
 
 
-def _owners(graph: Graph, steps: Sequence[Step], first: Mapping[str, int]) -> _Owners:
+def _owners(
+    graph: Graph,
+    steps: Sequence[Step],
+    first: Mapping[str, int],
+    in_place: Mapping[str, str],
+) -> _Owners:
     leaving = {value.buffer for value in graph.outputs if isinstance(value, View)}
     inputs = {entry.name for entry in graph.inputs if entry.kind == "tensor"}
     made_by = {
@@ -187,6 +197,8 @@ def _owners(graph: Graph, steps: Sequence[Step], first: Mapping[str, int]) -> _O
             places[name] = Place("constant")
         elif name not in first:
             continue
+        elif name in in_place:
+            places[name] = Place("reuse", of=in_place[name])
         elif name in made_by:
             places[name] = Place("operator")
         elif name in leaving or name in apart or buffer.device != main:
@@ -303,7 +315,8 @@ def with_reuses(step: Step, plan: MemoryPlan) -> Step:
     return replace(step, reuses=tuple(pairs)) if pairs else step
 
 
-def _lifetimes(graph: Graph, steps: Sequence[Step]) -> tuple[dict[str, int], dict[str, int]]:
+def lifetimes(graph: Graph, steps: Sequence[Step]) -> tuple[dict[str, int], dict[str, int]]:
+    """The first and the last step that has to do with each buffer; what leaves the graph lives on."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for number, step in enumerate(steps):
