@@ -54,8 +54,8 @@ REGISTRY: dict[str, Entry] = _entries()
 # Graph breaks that a model has by its nature: how many a phase may have, and why.
 ALLOWED_BREAKS: dict[str, tuple[int, str]] = {
     "AllenaiLongformerBase": (
-        1, "the encoder asks `is_index_global_attn.flatten().any().item()`, a branch on data; lengths that are no multiple"
-        " of its window are padded, a branch in each of its three graphs, which the sweep over sizes compiles again",
+        1, ("the encoder asks `is_index_global_attn.flatten().any().item()`, a branch on data; lengths that are no"
+            " multiple of its window are padded, a branch in each of its graphs, which the sweep compiles again"),
     ),
 }  # fmt: skip
 

@@ -83,7 +83,7 @@ def _left_alone(part: Row) -> bool:
 
 
 def _colder(part: Row) -> float | None:
-    """torch.compile's first call over ours, in processor time; the peer that was stopped, or made no graph, has none."""
+    """torch.compile's first call over ours, in processor time; who was stopped or made no graph has none."""
     if _left_alone(part):
         return None
     peer = part["peer"]
