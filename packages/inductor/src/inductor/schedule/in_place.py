@@ -83,8 +83,7 @@ def _may_replace(
 
 
 def _may_refuse(step: Step) -> bool:
-    """Whether torch's operators may take the call over: from a kernel of the CPU (a card's asserts, as eager's do),
-    or where an operator breaks a promise."""
+    """Whether torch's operators may take the call over from this step; a kernel of a card asserts, as eager's do."""
     if not isinstance(step, Kernel):
         return step.is_untried
     if step.device.type != "cpu":
