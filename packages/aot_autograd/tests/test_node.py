@@ -35,6 +35,39 @@ def test_values_and_gradients(agree):
     agree(lambda x, y: (torch.sin(x) * y, x.detach() + 1, 3), lambda: [leaf(3), leaf(3)])
 
 
+def test_torch_finds_at_once_what_it_asks_the_class_for(graph_runner):
+    compiled = aot_autograd.aot_module_simplified(
+        traced(lambda x: (x.sin(),), leaf(3)), [leaf(3)], fw_compiler=graph_runner
+    )
+    node = type(compiled([leaf(3)])[0].grad_fn)
+    function = node._forward_cls
+    for name in ("forward", "setup_context", "_backward_cls"):
+        assert getattr(function, name) is function._asked[name]
+    assert function._backward_cls is node
+    assert function.__name__ == "CompiledFunction"
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        function.other  # noqa: B018
+
+
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_a_changed_input_is_found_whether_it_is_saved_or_not(changed, graph_runner):
+    """Autograd notices changes of what it saves (here two of three), the node those of the others."""
+
+    def function(x, y, bias):
+        return (x * y + bias,)
+
+    inputs = [leaf(3), leaf(3), leaf(3)]
+    compiled = aot_autograd.aot_module_simplified(
+        traced(function, *inputs), inputs, fw_compiler=graph_runner
+    )
+    for _ in range(2):
+        (result,) = compiled([*inputs])
+        with torch.no_grad():
+            inputs[changed].add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(result.sum(), inputs, create_graph=True)
+
+
 def test_a_call_without_grad_mode_gives_what_the_trace_gave(graph_runner):
     compiled = aot_autograd.aot_module_simplified(
         traced(lambda x: (x.sin(),), leaf(3)), [leaf(3)], fw_compiler=graph_runner

@@ -170,6 +170,17 @@ def test_what_a_product_reads_in_the_backward_is_kept():
     assert graphs.saved_bytes() == 4 * (16 * 8 + 2 * 16 * 32 + 8 * 32 + 32 * 4)
 
 
+@pytest.mark.parametrize(("rows", "kept"), [(16, 2), (2048, 4)])
+def test_a_value_that_is_kept_costs_more_than_its_bytes(rows, kept):
+    """Statistics of few rows are taken again; of many rows they are kept beside the input and the weight."""
+    graphs = same_gradients(
+        lambda x, weight, bias: F.layer_norm(x, (256,), weight, bias),
+        [leaf(rows, 256), leaf(256), leaf(256)],
+        table=decomposition_table("inductor"),
+    )
+    assert len(graphs.saved()) == kept
+
+
 def test_what_is_made_from_nothing_is_made_again():
     index = torch.tensor([0, 2, 2])
     graphs = same_gradients(

@@ -15,7 +15,7 @@
 
 static struct {
   PyObject *version, *to_save, *kept, *materialize, *constant, *saved, *clear, *contiguous, *is_contiguous, *stride,
-      *is_neg, *is_conj, *address, *data_ptr;
+      *is_neg, *is_conj, *address, *data_ptr, *asked;
 } names;
 
 /* ---- numbers that Python gave as a tuple ---------------------------------------------------------------------------- */
@@ -718,7 +718,36 @@ static PyTypeObject BackwardType = {
     .tp_dealloc = (destructor)backward_dealloc,
 };
 
+/* ---- the class of autograd functions: torch asks for the same attributes at each call, by new strings ----------------- */
+static PyObject *class_attribute(PyObject *self, PyObject *name) {
+  PyObject *members = ((PyTypeObject *)self)->tp_dict;
+  PyObject *table = members ? PyDict_GetItemWithError(members, names.asked) : NULL;
+  PyObject *found = table && PyDict_CheckExact(table) ? PyDict_GetItemWithError(table, name) : NULL;
+  if (found) return Py_NewRef(found);
+  return PyErr_Occurred() ? NULL : PyType_Type.tp_getattro(self, name);
+}
+
+/* function_class(metaclass): a metaclass whose classes answer first from their dict `_asked`. */
+static PyObject *function_class(PyObject *module, PyObject *metaclass) {
+  static PyType_Slot slots[] = {
+      {Py_tp_doc, "The class of an autograd function; what torch asks it for is found at once."},
+      {Py_tp_getattro, class_attribute},
+      {0, NULL},
+  };
+  static PyType_Spec spec = {"aot_autograd._node.FunctionClass", 0, 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, slots};
+  if (!PyType_Check(metaclass) || !PyType_IsSubtype((PyTypeObject *)metaclass, &PyType_Type) ||
+      ((PyTypeObject *)metaclass)->tp_getattro != PyType_Type.tp_getattro) {
+    PyErr_SetString(PyExc_TypeError, "a metaclass with attributes of its own");
+    return NULL;
+  }
+  PyObject *bases = PyTuple_Pack(1, metaclass);
+  PyObject *made = bases ? PyType_FromSpecWithBases(&spec, bases) : NULL;
+  Py_XDECREF(bases);
+  return made;
+}
+
 static PyMethodDef methods[] = {
+    {"function_class", function_class, METH_O, "A metaclass whose classes answer first from their dict `_asked`."},
     {"set_up", set_up, METH_VARARGS, "Find torch's C ABI; whether it is there."},
     {"forget", forget, METH_NOARGS, "Do without the C ABI."},
     {"spread", spread_of, METH_VARARGS, "A tensor of one repeated number, written out; None for another."},
@@ -731,7 +760,7 @@ PyMODINIT_FUNC PyInit__node(void) {
       {&names.version, "_version"}, {&names.to_save, "to_save"}, {&names.kept, "kept"},
       {&names.materialize, "materialize_grads"}, {&names.constant, "non_differentiable"}, {&names.saved, "saved_tensors"},
       {&names.clear, "maybe_clear_saved_tensors"}, {&names.contiguous, "contiguous"},
-      {&names.is_contiguous, "is_contiguous"}, {&names.stride, "stride"}, {&names.address, "_cdata"}, {&names.data_ptr, "data_ptr"}, {&names.is_neg, "is_neg"}, {&names.is_conj, "is_conj"},
+      {&names.is_contiguous, "is_contiguous"}, {&names.stride, "stride"}, {&names.address, "_cdata"}, {&names.data_ptr, "data_ptr"}, {&names.is_neg, "is_neg"}, {&names.is_conj, "is_conj"}, {&names.asked, "_asked"},
   };
   for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
     if (!*wanted[k].name && !(*wanted[k].name = PyUnicode_InternFromString(wanted[k].text))) return NULL;
@@ -740,7 +769,7 @@ PyMODINIT_FUNC PyInit__node(void) {
   if (module && (PyModule_AddObjectRef(module, "Call", (PyObject *)&CallType) ||
                  PyModule_AddObjectRef(module, "Forward", (PyObject *)&ForwardType) ||
                  PyModule_AddObjectRef(module, "Backward", (PyObject *)&BackwardType) ||
-                 PyModule_AddIntConstant(module, "FACE", 6))) /* _native.py refuses other numbers */
+                 PyModule_AddIntConstant(module, "FACE", 7))) /* _native.py refuses other numbers */
     Py_CLEAR(module);
   return module;
 }

@@ -25,6 +25,7 @@ __all__ = [
     "OpOverload",
     "OpOverloadPacket",
     "accumulated_gradients_of",
+    "answer_at_once",
     "apply_without_transforms",
     "call_backward_directly",
     "checkpoint_hook",
@@ -58,6 +59,15 @@ __all__ = [
     "view_maker",
     "without_saved_tensor_hooks",
 ]
+
+_ASKED = (
+    "_backward_cls",
+    "boxed_grads_call",
+    "clear_saved_tensors_on_access",
+    "forward",
+    "setup_context",
+)
+"""What `Function.apply` looks up in its class at each call."""
 
 _DETACHING = getattr(checkpoint, "_detach_helper", None) or checkpoint._maybe_detach
 """What a selective checkpoint calls on each value that it keeps; before torch 2.12 by its other name."""
@@ -137,6 +147,12 @@ def call_backward_directly(function: type[torch.autograd.Function], *fields: str
         "apply": function.backward,
     }
     function._backward_cls = type(made.__name__, (BackwardCFunction,), members)
+
+
+def answer_at_once(function: type[torch.autograd.Function]) -> None:
+    """Put what torch's C++ asks the class for at each call into its dict `_asked`; see `_node.function_class`."""
+    known = {name: getattr(function, name) for name in _ASKED if hasattr(function, name)}
+    function._asked = known
 
 
 def gradients_of(

@@ -19,6 +19,7 @@ import torch
 
 from aot_autograd import _native
 from aot_autograd._torch import (
+    answer_at_once,
     apply_without_transforms,
     call_backward_directly,
     keeps_graph,
@@ -173,13 +174,18 @@ class Keeping:
         self.order = () if positions == tuple(range(len(saved))) else positions
 
 
+_FUNCTION_CLASS: type = type(torch.autograd.Function)
+if _native.node is not None:
+    _FUNCTION_CLASS = _native.node.function_class(_FUNCTION_CLASS)
+
+
 def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
     """The `torch.autograd.Function` of one compiled graph."""
     keeping = Keeping(compiled.saved)
     run_forward = _forward_of(compiled, keeping)
     run_backward = _backward_of(compiled, keeping)
 
-    class CompiledFunction(torch.autograd.Function):
+    class CompiledFunction(torch.autograd.Function, metaclass=_FUNCTION_CLASS):  # type: ignore[metaclass] # chosen above
         """One call of a compiled graph."""
 
         forward = staticmethod(run_forward)
@@ -191,6 +197,7 @@ def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
         boxed_grads_call = False
 
     call_backward_directly(CompiledFunction, "kept")
+    answer_at_once(CompiledFunction)
     return CompiledFunction
 
 
@@ -211,7 +218,7 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
     def first_call(args: Sequence[Any]) -> None:
         """Which inputs are tensors is the same at each call; the backward is compiled from now on."""
         nonlocal versions_of
-        tensors = [number for number, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
+        tensors = _counted(keeping, args)
         versions_of = _versions(tensors, len(args))
         if native is not None:
             made.begin(tuple(tensors))  # type: ignore[attr-defined]
@@ -291,7 +298,7 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
             return (None, None, *[None] * gradients_expected)
         if foreign or grad_mode():
             seeds = [values[slot] for slot in compiled.seeds]
-            double = differentiable_backward(compiled, primals, versions)
+            double = differentiable_backward(compiled, keeping, primals, versions)
             with generators_as(states[0]) if states else nullcontext():
                 return (None, None, *double(list(primals or ()), seeds, tangents))
         chosen = known.get(absent) or backwards.of(absent)
@@ -355,6 +362,13 @@ _MOST_BITS = 64
 _version_of = attrgetter("_version")
 
 
+def _counted(keeping: Keeping, args: Sequence[Any]) -> list[int]:
+    """Input tensors whose changes nobody else notices; of saved ones autograd itself does, when they are asked for."""
+    saved = frozenset(keeping.inputs)
+    tensors = (number for number, arg in enumerate(args) if isinstance(arg, torch.Tensor))
+    return [number for number in tensors if number not in saved]
+
+
 def _no_versions(_args: Sequence[Any]) -> list[int]:
     return []
 
@@ -412,7 +426,7 @@ def _without(results: Sequence[Any], unreached: frozenset[int]) -> list[Any]:
 
 
 def differentiable_backward(
-    compiled: Compiled, primals: Any, versions: Any
+    compiled: Compiled, keeping: Keeping, primals: Any, versions: Any
 ) -> Callable[[list[Any], list[Any], list[Any]], Any]:
     """The backward that can be differentiated, if the inputs still are what they were.
 
@@ -423,8 +437,8 @@ def differentiable_backward(
         raise RuntimeError(_SECOND_BACKWARD)
     # What the function itself changes was kept before the change, or not read: running statistics, mostly.
     own = compiled.metadata.rewritten
-    tensors = [pair for pair in enumerate(primals) if isinstance(pair[1], torch.Tensor)]
-    for (number, primal), version in zip(tensors, versions, strict=True):
+    for number, version in zip(_counted(keeping, primals), versions, strict=True):
+        primal = primals[number]
         if number in own:
             continue
         if not primal.is_inference() and primal._version != version:

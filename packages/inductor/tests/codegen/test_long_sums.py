@@ -187,3 +187,36 @@ def test_a_sum_fetches_what_comes_next_where_it_reads_once(dtype):
 
     assert "__builtin_prefetch" in text("sum")
     assert "__builtin_prefetch" not in text("welford")
+
+
+@pytest.mark.parametrize("columns", [5, 64, 300, 4096, 5000])
+@pytest.mark.parametrize("dtype", [F32, torch.bfloat16])
+def test_statistics_beside_sums_and_stores(columns, dtype):
+    """What a norm's backward does that takes its statistics again."""
+    rows = 6
+    recorder = Recorder((rows,), (columns,))
+    (row,), (column,) = recorder.outer, recorder.inner
+    place = row * columns + column
+    recorder.stage("inner")
+    x = recorder.to_dtype(recorder.load("x", place, dtype), F32)
+    y = recorder.to_dtype(recorder.load("y", place, dtype), F32)
+    both = recorder.op("mul", x, y)
+    total = recorder.reduce("sum", both, dtype=F32)
+    found = recorder.reduce("welford", x, dtype=F32)
+    recorder.accumulate("columns", column, y, F32, "sum")
+    recorder.store("products", place, both, F32)
+    recorder.stage("outer")
+    for name, value in (
+        ("total", total), ("mean", recorder.part(found, 0, F32)), ("spread", recorder.part(found, 1, F32)),
+    ):  # fmt: skip
+        recorder.store(name, row, value, F32)
+    storages = {
+        "x": (torch.randn(rows * columns) + 3).to(dtype),
+        "y": torch.randn(rows * columns).to(dtype),
+        "columns": torch.empty(columns),
+        "products": torch.empty(rows * columns),
+        "total": torch.empty(rows), "mean": torch.empty(rows), "spread": torch.empty(rows),
+    }  # fmt: skip
+    kernel = make_kernel(recorder.finish())
+    assert ("_t[" in kernel_source(kernel).text) == (columns > 4096)  # a copy of the row
+    harness.check(kernel.body, storages, threads=2, rtol=2e-5, atol=2e-4)

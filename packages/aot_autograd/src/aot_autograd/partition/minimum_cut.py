@@ -26,6 +26,7 @@ from aot_autograd.partition.split import (
     tangent_dependent,
 )
 from aot_autograd.partition.written import written_values
+from primtorch.fake import FakeTensor
 
 _DEFAULT = AotOptions()
 _BISECTIONS = 10
@@ -36,6 +37,10 @@ _REWRITTEN = 2.0
 _MORE_READ = 1.5
 """Weight of what the reader of a repeated operator reads beyond its result: the sums of a residual stream add up."""
 _HIGHEST_PRICE = 1e5
+_EACH = 8192.0
+"""What a saved value costs beside its bytes, on a CPU: an allocation and two Python objects, together about 1.5 us."""
+_EACH_ELSEWHERE = 64.0
+"""A little: fewer, larger tensors are better than many small ones."""
 
 
 def min_cut_rematerialization_partition(
@@ -140,7 +145,9 @@ class _Problem:
                 # Read outside of its checkpoint: from there nothing inside is computed for it.
                 repeat = INFINITE
             else:
-                repeat = repeat_cost(node) + (_REWRITTEN * saved_bytes(value) if operand else 0.0)
+                repeat = repeat_cost(node)
+                if operand:  # a kernel of its own
+                    repeat += _REWRITTEN * saved_bytes(value) + _each(node)
                 if node in written and kind == "pointwise":
                     repeat += _MORE_READ * _more_read(node, written)
         self.kinds.append(kind)
@@ -157,9 +164,10 @@ class _Problem:
         source, sink = 2 * count, 2 * count + 1
         network = Network(2 * count + 2)
         for index in range(count):
-            # A little for each value: fewer, larger tensors are better than many small ones.
             save = self.save[index]
-            network.edge(2 * index, 2 * index + 1, save if save == INFINITE else save + 64.0)
+            if save != INFINITE:
+                save += _each(self.nodes[index])
+            network.edge(2 * index, 2 * index + 1, save)
             repeat = self.repeat[index]
             if price is None:
                 if self.kinds[index] == "expensive" and not _is_inside(self.nodes[index]):
@@ -248,6 +256,13 @@ class _Problem:
                     seen.add(above)
                     pending.append(above)
         return found
+
+
+def _each(node: fx.Node) -> float:
+    """What keeping one more value costs beside its bytes, or writing one more in the backward."""
+    value = node.meta["val"]
+    on_processor = isinstance(value, FakeTensor) and value.device.type == "cpu"
+    return _EACH if on_processor and node.op != "placeholder" else _EACH_ELSEWHERE
 
 
 def _memory_of(node: fx.Node) -> fx.Node:

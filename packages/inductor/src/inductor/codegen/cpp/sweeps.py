@@ -20,7 +20,7 @@ from inductor.codegen.cpp.entry import STRIP
 from inductor.codegen.cpp.reductions import Accumulator, accumulator_for
 from inductor.codegen.cpp.strips import StripPrinter
 from inductor.codegen.cpp.types import C_TYPES, Value
-from inductor.ir.operations import HALF_DTYPES, Indirect
+from inductor.ir.operations import EFFECTS, HALF_DTYPES, Indirect
 from primtorch.symbolic import free_symbols
 
 if TYPE_CHECKING:
@@ -279,9 +279,17 @@ class SweepPrinter(StripPrinter):
         if self._checked(positions):
             clauses.append("reduction(|:bad)")
         welford = [p for p, a in reductions.items() if a.kind == "welford"]
-        if len(welford) == len(reductions) > 0 and simd and self._repeats(positions):
-            self._two_walks(positions, reductions, extent)
-            return
+        if welford and simd:
+            alone = len(welford) == len(reductions)
+            walked = positions if alone else self._behind(welford, positions)
+            row = isinstance(extent, int) and extent <= 4 * _CHUNK  # is in the first cache
+            if (alone or row) and self._repeats(walked):
+                self._two_walks(walked, {p: reductions[p] for p in welford}, extent)
+                if not alone:
+                    others = {p: a for p, a in reductions.items() if p not in welford}
+                    ends = [p for p in positions if p in others or self._acts(p)]
+                    self._innermost(self._behind(ends, positions), others, variable, extent)
+                return
         chunked = bool(welford) or (
             any(a.kind == "sum" and a.dtype.is_floating_point for a in reductions.values())
             and not (isinstance(extent, int) and extent <= 4 * _CHUNK)
@@ -352,6 +360,19 @@ class SweepPrinter(StripPrinter):
             self.line(f"const i64 {self.names[self.inner[-1]]} = {base} + j;")
             for position in positions:
                 self._inner_operation(position, active, lane="")
+
+    def _acts(self, position: int) -> bool:
+        """Whether the operation does something, or what it gives is read after the sweep."""
+        operation = self.operations[position]
+        return operation.name in EFFECTS or self._reads.get(position, 0) == 0
+
+    def _behind(self, ends: list[int], positions: list[int]) -> list[int]:
+        """Those of a sweep's operations that these ends need, and the ends."""
+        needed: set[int] = set()
+        for position in reversed(positions):
+            if position in needed or position in ends:
+                needed.update((position, *self.operations[position].operands))
+        return [position for position in positions if position in needed]
 
     def _repeats(self, positions: list[int]) -> bool:
         """Whether walking a row twice costs less than keeping its values beside it."""
