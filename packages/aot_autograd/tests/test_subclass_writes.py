@@ -59,16 +59,15 @@ def test_a_layout_changed_in_place_is_refused(graph_runner):
             compiled(two(2, 2).requires_grad_(grad) * 1)
 
 
-def test_inputs_in_one_memory_are_refused(graph_runner):
+def test_views_of_one_subclass_are_refused(graph_runner):
     def function(x, y):
         x.mul_(2)
         return x + y
 
-    for other in (lambda x: x.detach(), lambda x: x.t()):
-        compiled = aot_autograd.aot_function(function, graph_runner)
-        x = two(2, 2).requires_grad_() * 1
-        with pytest.raises(aot_autograd.UnsupportedAliasing, match="inputs share storage"):
-            compiled(x, other(x))
+    compiled = aot_autograd.aot_function(function, graph_runner)
+    x = two(2, 2).requires_grad_() * 1
+    with pytest.raises(aot_autograd.UnsupportedAliasing, match="inputs share storage"):
+        compiled(x, x.t())
 
 
 class Replacing(Two):

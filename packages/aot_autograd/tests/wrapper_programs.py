@@ -90,6 +90,23 @@ def with_grad_inside(x):
     return y, z
 
 
+def of_one_memory(x, other):
+    x.mul_(2)
+    other.add_(1)
+    return x * 3, other + x
+
+
+def a_part_beside_it(x):
+    x.mul_(2)
+    part = x.left * 2
+    return x.sin(), part, x.left
+
+
+def a_part_written(x):
+    x.left.add_(1)
+    return x * x
+
+
 def saved_before(x):
     y = x * x
     x.add_(1)
@@ -178,6 +195,17 @@ def a_view(two):
     return [leaf], [base[1]], base
 
 
+def beside_itself_detached(two):
+    leaf = _leaf(two, 3, 3)
+    value = leaf * 1
+    return [leaf], [value, value.detach()]
+
+
+def without_gradients_detached(two):
+    value = two(3, 3)
+    return [], [value, value.detach()]
+
+
 def twice(two):
     leaf = _leaf(two, 3, 3)
     value = leaf * 1
@@ -225,6 +253,10 @@ WRITES = [
     (detached, one),
     (views_under_no_grad, one),
     (views_of_results, one),
+    (of_one_memory, beside_itself_detached),
+    (of_one_memory, without_gradients_detached),
+    (a_part_beside_it, one),
+    (a_part_written, one),
 ]
 MIXED = [
     (mixed, leaves),

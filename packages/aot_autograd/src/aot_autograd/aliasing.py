@@ -50,8 +50,10 @@ def mutated_groups(
     return [group for group in groups if mutated.intersection(group)]
 
 
-def share(example_inputs: Sequence[Any], group: Sequence[int], source: str) -> SharedStorage:
-    """The description of one group.
+def share(
+    example_inputs: Sequence[Any], group: Sequence[int], metadata: FunctionMetadata, source: str
+) -> SharedStorage:
+    """The description of one group, of which `metadata` says what is done to it.
 
     Raises:
         UnsupportedAliasing: if its members differ in dtype, have version counters of their own, are lazily
@@ -71,7 +73,10 @@ def share(example_inputs: Sequence[Any], group: Sequence[int], source: str) -> S
             "tensor that requires a gradient",
             "pass clones, or make the change outside",
         )
-    if any(not shares_version(members[0], member) for member in members[1:]):
+    counted = any(
+        mutation.version_increment for mutation in metadata.mutations if mutation.input in group
+    )
+    if counted and any(not shares_version(members[0], member) for member in members[1:]):
         raise UnsupportedAliasing(
             f"compiling {source}",
             "inputs share storage but not a version counter (`.data`), and one of them is changed in place",

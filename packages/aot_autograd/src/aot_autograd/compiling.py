@@ -230,7 +230,9 @@ def compile_flat(
             touched = mutated_groups(groups, recorded.metadata, tracks=recorded.has_backward)
             if touched:
                 recorded = _traced_again(
-                    traced, [share(example_inputs, group, source) for group in touched], source
+                    traced,
+                    [share(example_inputs, group, recorded.metadata, source) for group in touched],
+                    source,
                 )
         if not recorded.has_backward:
             return _compile_inference(recorded, specs, tools)
@@ -245,11 +247,23 @@ def _compile_translated(
     seeds: int,
     source: str,
 ) -> Boxed:
-    """Compile a function that takes or returns tensors made of tensors, as one of their parts."""
-    translation = subclasses.translated(function, example_inputs)
-    parts = translation.parts(example_inputs)
-    compiled = compile_flat(translation, parts, tools, seeds=seeds, source=source)
-    return subclasses.callable_of(translation, compiled)
+    """Compile a function that takes or returns tensors made of tensors, as one of their parts.
+
+    Where inputs share memory and one of them is changed, a part's history is passed beside its memory.
+    """
+
+    def compiled(apart: bool) -> Boxed:
+        translation = subclasses.translated(function, example_inputs, apart=apart)
+        parts = translation.parts(example_inputs)
+        callable_of_parts = compile_flat(translation, parts, tools, seeds=seeds, source=source)
+        return subclasses.callable_of(translation, callable_of_parts)
+
+    try:
+        return compiled(apart=False)
+    except UnsupportedAliasing:
+        if not subclasses.histories_are_apart(example_inputs):
+            raise
+    return compiled(apart=True)
 
 
 def _traced_again(

@@ -255,6 +255,20 @@ class History(torch.autograd.Function):
         return gradient
 
 
+class Anchored(torch.autograd.Function):
+    """A part without a history and a tensor that has it -> the part with that history."""
+
+    @staticmethod
+    def forward(_ctx: Any, part: torch.Tensor, _history: torch.Tensor) -> torch.Tensor:
+        """Another tensor on the part's memory."""
+        return part.detach()
+
+    @staticmethod
+    def backward(_ctx: Any, gradient: Any) -> Any:
+        """The gradient, for the history."""
+        return None, gradient
+
+
 def _metas(parts: Sequence[Any]) -> list[Any]:
     return [
         (tuple(part.shape), part.dtype, part.device) if _has_gradient(part) else None
@@ -335,6 +349,7 @@ class Translation:
         inputs: For each of the caller's inputs its layout; None for a plain value, a number for
             one that is the same tensor as an earlier one.
         leaves: For each input whether it is a leaf that requires a gradient, or a view of one.
+        tracked: For each input whether it is a subclass that requires a gradient.
         outputs: For each output of the program its layout, the input that it is or views, or
             None; known once the function was traced.
         changes: By input how the program changes it in place.
@@ -343,11 +358,13 @@ class Translation:
         tangents: For each output that is a subclass the layout in which its gradient comes in.
         gradients: For each input the layout of its gradient, once it is known.
         tracks: Whether a result of the function has a history.
+        apart: Whether the histories of the parts are passed beside the parts, which other inputs may share memory with.
     """
 
     function: FlatFunction
     inputs: list[Layout | int | None]
     leaves: list[Leaf]
+    tracked: list[bool]
     outputs: list[Layout | View | int | None] = field(default_factory=list)
     changes: dict[int, Change] = field(default_factory=dict)
     versions: list[int] = field(default_factory=list)
@@ -355,15 +372,21 @@ class Translation:
     gradients: list[list[Layout]] = field(default_factory=list)
     count: int = 0
     tracks: bool = True
+    apart: bool = False
 
     def parts(self, args: Sequence[Any]) -> list[Any]:
         """The caller's inputs as plain values."""
         flat: list[Any] = []
         # The program may turn grad mode on by itself.
         with torch.set_grad_enabled(self.tracks):
-            for layout, value, gradient in zip(self.inputs, args, self.gradients, strict=True):
+            for position, (layout, value) in enumerate(zip(self.inputs, args, strict=True)):
                 if isinstance(layout, Layout):
-                    flat.extend(_unwrapped(value, gradient))
+                    parts = _unwrapped(value, self.gradients[position])
+                    if self.apart and self.tracked[position]:
+                        flat.extend(part.detach() for part in _parts_of(value))
+                        flat.extend(History.apply(part) for part in parts if _has_gradient(part))
+                    else:
+                        flat.extend(parts)
                 elif layout is None:
                     flat.append(value)
         return flat
@@ -373,11 +396,12 @@ class Translation:
         values = iter(flat)
         args: list[Any] = []
         with torch.enable_grad():
-            for layout, gradient in zip(self.inputs, self.gradients, strict=True):
+            for position, layout in enumerate(self.inputs):
                 if isinstance(layout, int):
                     args.append(args[layout])
                 else:
-                    args.append(_rebuilt(layout, values, gradient))
+                    parts = self._with_histories(position, values)
+                    args.append(_rebuilt(layout, parts, self.gradients[position]))
         before = [_State.of(arg) for arg in args]
         outputs = self.function(*args)
         results: list[Any] = []
@@ -388,8 +412,22 @@ class Translation:
                 if change is not None:
                     self.changes[position] = change
         self._observe_outputs(outputs, args, results)
-        self.tracks = any(isinstance(one, torch.Tensor) and one.requires_grad for one in results)
+        self.tracks = self.apart or any(
+            isinstance(one, torch.Tensor) and one.requires_grad for one in results
+        )
         return results
+
+    def _with_histories(self, position: int, values: Iterator[Any]) -> Iterator[Any]:
+        """An input's parts; where their histories are passed apart, these follow them."""
+        layout = self.inputs[position]
+        assert not isinstance(layout, int), "a repeated input has no parts of its own"
+        parts = [next(values) for _ in range(_count(layout))]
+        if self.apart and self.tracked[position]:
+            parts = [
+                Anchored.apply(part, next(values)) if _has_gradient(part) else part
+                for part in parts
+            ]
+        return iter(parts)
 
     def _observe_outputs(
         self, outputs: Sequence[Any], args: Sequence[Any], results: list[Any]
@@ -656,8 +694,10 @@ def _count(layout: Layout | Given | None) -> int:
             return sum(_count(part) for part in layout.parts)
 
 
-def translated(function: FlatFunction, example_inputs: Sequence[Any]) -> Translation:
-    """The function of the parts of its inputs."""
+def translated(
+    function: FlatFunction, example_inputs: Sequence[Any], *, apart: bool = False
+) -> Translation:
+    """The function of the parts of its inputs; `apart` as in `Translation`."""
     layouts: list[Layout | int | None] = []
     leaves: list[Leaf] = []
     first: dict[int, int] = {}
@@ -669,7 +709,17 @@ def translated(function: FlatFunction, example_inputs: Sequence[Any]) -> Transla
         earlier = first.setdefault(id(value), position)
         layouts.append(take_apart(value, []) if earlier == position else earlier)
         leaves.append(_leaf(value))
-    return Translation(function, layouts, leaves, gradients=[[] for _ in layouts])
+    tracked = [is_wrapper(value) and value.requires_grad for value in example_inputs]
+    gradients: list[list[Layout]] = [[] for _ in layouts]
+    return Translation(function, layouts, leaves, tracked, gradients=gradients, apart=apart)
+
+
+def histories_are_apart(example_inputs: Sequence[Any]) -> bool:
+    """Whether a change of one subclass among the inputs leaves the history of each other as it is."""
+    distinct = {id(value): value for value in example_inputs if is_wrapper(value)}.values()
+    tracked = [value for value in distinct if value.requires_grad]
+    bases = {id(value if value._base is None else value._base) for value in tracked}
+    return bool(tracked) and len(bases) == len(tracked)
 
 
 def _leaf(value: torch.Tensor) -> Leaf:
