@@ -143,7 +143,8 @@ _RANDOM = frozenset(
         "dropout", "alpha_dropout", "feature_alpha_dropout", "feature_dropout", "rand", "randn",
         "randint", "rand_like", "randn_like", "randint_like", "randperm", "bernoulli", "bernoulli_",
         "multinomial", "normal", "normal_", "uniform_", "exponential_", "geometric_", "cauchy_",
-        "log_normal_", "random_", "poisson", "rrelu", "rrelu_", "gumbel_softmax", "dropout1d",
+        "log_normal_", "random_", "poisson", "binomial", "_standard_gamma",
+        "_sample_dirichlet", "rrelu", "rrelu_", "gumbel_softmax", "dropout1d",
         "dropout2d", "dropout3d", "scaled_dot_product_attention", "multi_head_attention_forward",
         "fractional_max_pool2d", "fractional_max_pool3d", "lstm", "gru", "rnn_tanh", "rnn_relu",
     }

@@ -419,10 +419,19 @@ def fill(sizes: Sizes, x: TensorMeta, value: Any) -> TensorMeta:
 
 
 # ---------------------------------------------------------------- random numbers like a tensor
-@shape_rule("bernoulli", "bernoulli.p", "poisson", "binomial", "_standard_gamma")
+@shape_rule(
+    "bernoulli", "bernoulli.p", "poisson", "binomial", "_standard_gamma", "_sample_dirichlet"
+)
 def drawn_in_rows(sizes: Sizes, x: TensorMeta, *args: Any, **rest: Any) -> TensorMeta:
     """Numbers drawn for each element of x, row-major."""
     del sizes, args, rest
+    return x.contiguous()
+
+
+@shape_rule("_standard_gamma_grad", "_dirichlet_grad")
+def gradient_of_drawn(sizes: Sizes, x: TensorMeta, *args: Any) -> TensorMeta:
+    """The gradient of numbers drawn in rows by their parameters, row-major."""
+    del sizes, args
     return x.contiguous()
 
 
