@@ -14,6 +14,7 @@ from torch.utils.checkpoint import (
 )
 
 import compile_api
+import dynamo
 
 
 def compiled(function, **options):
@@ -218,3 +219,41 @@ def test_a_gradient_of_spectra_has_eager_s_layout(shape):
     expected, found = (torch.autograd.grad(f(x).square().sum(), x)[0] for f in (program, compiled))
     torch.testing.assert_close(found, expected)
     assert found.stride() == expected.stride()
+
+
+def test_a_checkpoint_around_a_call_that_is_captured_in_it():
+    """Saved-tensor hooks, a checkpoint's among them, are for what runs: they see nothing of the capture."""
+
+    def block(x):
+        return (x.sin() * x).exp().cos()
+
+    def layers(x):
+        y = block(x)
+        dynamo.graph_break()
+        return block(y)
+
+    for function in (block, layers):
+        ours = compiled(function)
+        for _ in range(2):
+            found = []
+            for one in (function, ours):
+                x = torch.linspace(-1, 1, 6).requires_grad_()
+                checkpoint(one, x, use_reentrant=False).sum().backward()
+                found.append(x.grad)
+            torch.testing.assert_close(*found)
+
+
+def test_hooks_of_saved_tensors_see_what_runs_only():
+    seen = []
+
+    def pack(tensor):
+        seen.append((type(tensor), float(tensor.sum())))
+        return tensor
+
+    ours = compiled(lambda x: (x.sin() * x).exp().cos())
+    for calls in (1, 2):
+        x = torch.linspace(-1, 1, 6).requires_grad_()
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            ours(x).sum().backward()
+        assert len(seen) == calls
+        assert {kind for kind, _ in seen} == {torch.Tensor}

@@ -41,6 +41,7 @@ __all__ = [
     "tensor_address",
     "watched_by_dispatch_modes",
     "without_function_modes",
+    "without_saved_tensor_hooks",
 ]
 
 # Devices whose autocast state programs set; a state on another device is invisible to a guard.
@@ -126,6 +127,20 @@ def without_function_modes(count: int) -> Iterator[None]:
     finally:
         for mode in reversed(modes):
             _C._push_on_torch_function_stack(mode)
+
+
+@contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Inside, the caller's saved-tensor hooks, a checkpoint's too, see nothing: they are for what runs."""
+    if _C._autograd._top_saved_tensors_default_hooks(False) is None:
+        yield
+        return
+    with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+        yield
+
+
+def _itself(tensor: Any) -> Any:
+    return tensor
 
 
 def dispatch_mode_stack() -> tuple[Any, ...]:

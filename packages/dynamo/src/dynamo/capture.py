@@ -20,7 +20,12 @@ import torch
 
 import dynamo.machine.opcodes  # noqa: F401 - registers the opcodes
 from dynamo._native import Entry
-from dynamo._torch import DeviceContext, function_mode_stack, without_function_modes
+from dynamo._torch import (
+    DeviceContext,
+    function_mode_stack,
+    without_function_modes,
+    without_saved_tensor_hooks,
+)
 from dynamo.emit.effects import emit_effects
 from dynamo.emit.entry import Again, build_entry, order_of_inputs
 from dynamo.emit.reconstruct import CannotReconstruct, Emitter
@@ -145,7 +150,8 @@ def capture(request: Request) -> Captured:
     breaks: dict[int, tuple[BreakReason, str]] = {}
     for _ in range(_ATTEMPTS):
         try:
-            return _attempt(request, breaks)
+            with without_saved_tensor_hooks():
+                return _attempt(request, breaks)
         except Restart:
             continue
     raise SkipFrame("too many places where capture cannot go on")
