@@ -1,4 +1,4 @@
-"""Reading, writing and deleting attributes, by Python's protocol.
+"""Reading attributes, by Python's protocol; `values.writing` assigns and deletes them.
 
 Class attributes are found along the MRO and guarded on the class, instance attributes in the object's own dict
 (or its shadow) and guarded at their source; properties, descriptors and `__getattr__` written in Python are
@@ -16,7 +16,7 @@ import torch
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.faults import require_programs
-from dynamo.graph.tensor_classes import is_traced, own_attribute
+from dynamo.graph.tensor_classes import own_attribute
 from dynamo.graph.wrappers import wrapper_attribute
 from dynamo.guards import GuardKind
 from dynamo.guards.kinds import MISSING as GUARD_MISSING
@@ -27,11 +27,10 @@ from dynamo.source import (
     ItemSource,
     ModuleMemberSource,
 )
-from dynamo.values.arrays import TracedArray
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
 from dynamo.values.shadows import DELETED, Lazy
-from dynamo.values.thread_locals import is_local, read_local, write_local
+from dynamo.values.thread_locals import is_local, read_local
 from dynamo.values.wrap import CONSTANTS, wrap
 from dynamo.versions import NULL
 from primtorch.fake import FakeTensor
@@ -45,16 +44,13 @@ if TYPE_CHECKING:
 __all__ = [
     "MISSING",
     "class_attribute",
-    "delete",
     "generic_load",
-    "generic_store",
     "load",
     "load_method",
     "load_special",
     "read_slot",
     "register_loader",
     "special",
-    "store",
 ]
 
 MISSING: Any = object()
@@ -64,7 +60,6 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 _class_getter = object.__dict__["__class__"]
 _module_getattr = torch.nn.Module.__getattr__
-_module_setattr = torch.nn.Module.__setattr__
 
 
 def class_attribute(cls: type, name: str) -> Any:
@@ -470,8 +465,10 @@ def _descriptor(machine: Machine, owner: Any, cls: type, found: Any, name: str) 
     from dynamo.values import calls
 
     if isinstance(found, functools.cached_property):
+        from dynamo.values import writing  # it reads by this module
+
         value = calls.call(machine, found.func, (owner,), {})
-        store_own(machine.session, owner, found.attrname or name, value)
+        writing.store_own(machine.session, owner, found.attrname or name, value)
         return value
     getter = class_attribute(type(found), "__get__")
     if type(getter) is _FUNCTION:
@@ -546,163 +543,6 @@ def module_member(machine: Machine, owner: Any, name: str) -> Any:
         if name in members:
             return session.resolve(members[name])
     raise _no_attribute(session, owner, type(owner), name)
-
-
-# -- writing -------------------------------------------------------------------------------------------
-
-
-def store(machine: Machine, owner: Any, name: str, value: Any) -> None:
-    """`owner.name = value`."""
-    from dynamo.values import calls
-
-    session = machine.session
-    if session.proxies and id(owner) in session.proxies:
-        from dynamo.values.references import behind_proxy
-
-        owner = behind_proxy(machine, owner)
-    if is_traced(owner):
-        session.recorder.store_tensor_attribute(session, owner, name, value)
-        return
-    if isinstance(owner, types.ModuleType):
-        session.global_writes[(id(owner.__dict__), name)] = (owner.__dict__, value)
-        return
-    if isinstance(owner, type) and not session.is_created(owner):
-        raise GraphBreak(
-            BreakReason.UNSUPPORTED_MUTATION, f"the class {owner.__qualname__} is changed"
-        )
-    if isinstance(owner, _FUNCTION | types.MethodType):
-        if session.is_created(owner):
-            setattr(owner, name, value)
-            return
-        raise GraphBreak(
-            BreakReason.UNSUPPORTED_MUTATION, f"the function {owner.__qualname__} is changed"
-        )
-    if isinstance(owner, type):
-        session.recipes[id(owner)].written[name] = value
-        type.__setattr__(owner, name, value)
-        return
-    cls = type(owner)
-    if cls is TracedArray:
-        raise GraphBreak(BreakReason.UNSUPPORTED_MUTATION, f"the array's {name} is assigned")
-    setter = class_attribute(cls, "__setattr__")
-    if type(setter) is _FUNCTION:
-        if setter is _module_setattr and _plain_module_store(session, owner, name, value):
-            store_own(session, owner, name, value)
-            return
-        calls.call(machine, setter, (owner, name, value), {})
-        return
-    generic_store(machine, owner, name, value)
-
-
-def _plain_module_store(session: Session, owner: Any, name: str, value: Any) -> bool:
-    """Whether `nn.Module.__setattr__` would only write the instance dict."""
-    if isinstance(value, torch.Tensor | torch.nn.Module) or name in _MODULE_TABLES:
-        return False
-    if class_attribute(type(owner), name) is not MISSING:
-        return False
-    own = object.__getattribute__(owner, "__dict__")
-    return all(name not in own.get(table, ()) for table in _MODULE_TABLES)
-
-
-def generic_store(machine: Machine, owner: Any, name: str, value: Any) -> None:
-    """`object.__setattr__`: data descriptors, then the instance dict or slot."""
-    from dynamo.values import calls
-
-    session = machine.session
-    cls = type(owner)
-    found = class_attribute(cls, name)
-    if found is not MISSING:
-        kind = type(found)
-        if kind is property:
-            if found.fset is None:
-                raise AttributeError(f"property '{name}' of '{cls.__name__}' object has no setter")
-            calls.call(machine, found.fset, (owner, value), {})
-            return
-        if kind in _NATIVE_DESCRIPTORS:
-            if session.source_of(owner) is None or session.is_created(owner):
-                object.__setattr__(owner, name, value)
-                return
-            if kind is not types.MemberDescriptorType:
-                raise GraphBreak(
-                    BreakReason.UNSUPPORTED_MUTATION, f"{cls.__qualname__}.{name} is changed"
-                )
-            session.slot_writes[id(owner), name] = (owner, found, value)
-            return
-        setter = class_attribute(kind, "__set__")
-        if type(setter) is _FUNCTION:
-            calls.call(machine, setter, (found, owner, value), {})
-            return
-    store_own(session, owner, name, value)
-
-
-def store_own(session: Session, owner: Any, name: str, value: Any) -> None:
-    """Write the instance dict; into its shadow for an object from outside."""
-    if is_local(owner):
-        write_local(session, owner, name, value)
-        return
-    try:
-        own = session.instance_dict(owner)
-    except AttributeError:
-        own = None
-    if own is None:
-        object.__setattr__(owner, name, value)  # raises what eager raises
-        return
-    own[name] = value
-
-
-def delete(machine: Machine, owner: Any, name: str) -> None:
-    """`del owner.name`."""
-    from dynamo.values import calls
-
-    session = machine.session
-    if session.proxies and id(owner) in session.proxies:
-        from dynamo.values.references import behind_proxy
-
-        owner = behind_proxy(machine, owner)
-    if isinstance(owner, types.ModuleType):
-        load(machine, owner, name)
-        session.global_writes[(id(owner.__dict__), name)] = (owner.__dict__, DELETED)
-        return
-    if is_traced(owner) or isinstance(owner, type | _FUNCTION):
-        raise GraphBreak(BreakReason.UNSUPPORTED_MUTATION, f"the attribute {name} is deleted")
-    cls = type(owner)
-    deleter = special(cls, "__delattr__")
-    if deleter is not None:
-        calls.call(machine, deleter, (owner, name), {})
-        return
-    generic_delete(machine, owner, name)
-
-
-def generic_delete(machine: Machine, owner: Any, name: str) -> None:
-    """`object.__delattr__`."""
-    from dynamo.values import calls
-
-    session = machine.session
-    found = class_attribute(type(owner), name)
-    if type(found) is property:
-        if found.fdel is None:
-            raise AttributeError(f"property '{name}' of object has no deleter")
-        calls.call(machine, found.fdel, (owner,), {})
-        return
-    if type(found) in _NATIVE_DESCRIPTORS:
-        if session.source_of(owner) is None or session.is_created(owner):
-            object.__delattr__(owner, name)
-            return
-        if type(found) is not types.MemberDescriptorType:
-            raise GraphBreak(BreakReason.UNSUPPORTED_MUTATION, f"the attribute {name} is deleted")
-        if read_slot(session, owner, name) is MISSING:
-            raise AttributeError(name)
-        session.slot_writes[id(owner), name] = (owner, found, DELETED)
-        return
-    if is_local(owner):
-        if read_local(session, owner, name, MISSING) is MISSING:
-            raise AttributeError(name)
-        write_local(session, owner, name, DELETED)
-        return
-    own = session.instance_dict(owner)
-    if name not in own:
-        raise AttributeError(f"'{type(owner).__name__}' object has no attribute '{name}'")
-    del own[name]
 
 
 def _traceback(machine: Machine, owner: Any, name: str) -> Any:

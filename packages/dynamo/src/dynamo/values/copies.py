@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.errors import BreakReason, GraphBreak
-from dynamo.values import asked, attributes, calls, subscripts
+from dynamo.values import asked, attributes, calls, subscripts, writing
 from dynamo.values.arrays import TracedArray
 from dynamo.values.rules import rule
 from dynamo.values.wrap import is_constant
@@ -133,7 +133,7 @@ def _leaf(machine: Machine, value: Any, real: Any, memo: dict[Any, Any]) -> Any:
     calls.call(machine, attributes.load(machine, data, "requires_grad_"), (), {})
     gradient = attributes.load(machine, value, "grad")
     if gradient is not None:
-        attributes.store(machine, data, "grad", deep_copy(machine, gradient, memo))
+        writing.store(machine, data, "grad", deep_copy(machine, gradient, memo))
     return data
 
 
@@ -209,7 +209,7 @@ def _made_again(
         calls.call(machine, attributes.load(machine, made, "__setstate__"), (state,), {})
         return made
     for name, item in subscripts.mapping_items(machine, state).items():
-        attributes.store(machine, made, name, machine.session.resolve(item))
+        writing.store(machine, made, name, machine.session.resolve(item))
     return made
 
 

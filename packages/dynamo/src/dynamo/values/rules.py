@@ -23,7 +23,7 @@ import torch
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.faults import require_programs
-from dynamo.values import asked, attributes, iteration, operators, subscripts, text
+from dynamo.values import asked, attributes, iteration, operators, subscripts, text, writing
 from dynamo.values.arrays import TracedArray, type_of_array
 from dynamo.values.attributes import MISSING, special
 from dynamo.values.iterators import AheadIterator
@@ -173,22 +173,22 @@ def _hasattr(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 @rule(setattr)
 def _setattr(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    attributes.store(machine, *args)
+    writing.store(machine, *args)
 
 
 @rule(delattr)
 def _delattr(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    attributes.delete(machine, *args)
+    writing.delete(machine, *args)
 
 
 @rule(object.__setattr__)
 def _object_setattr(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    attributes.generic_store(machine, *args)
+    writing.generic_store(machine, *args)
 
 
 @rule(object.__delattr__)
 def _object_delattr(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    attributes.generic_delete(machine, *args)
+    writing.generic_delete(machine, *args)
 
 
 @rule(object.__getattribute__)

@@ -17,7 +17,7 @@ import torch
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
 from dynamo.source import ConstantSource
-from dynamo.values import attributes
+from dynamo.values import writing
 from dynamo.values.rules import RULES, rule
 from dynamo.values.wrap import CONSTANTS
 
@@ -183,7 +183,7 @@ RULES[torch.jit.is_tracing] = _answer(False)
 def _record_enter(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # A profiler sees the compiled graph, not the ranges of what it was made from. Where the graph breaks inside, the
     # range is left by Python, which must not look for the one that was never entered.
-    attributes.store(machine, args[0], "run_callbacks_on_exit", False)
+    writing.store(machine, args[0], "run_callbacks_on_exit", False)
     return args[0]
 
 

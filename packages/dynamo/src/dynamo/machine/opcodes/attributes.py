@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynamo.machine.program import opcode
-from dynamo.values import attributes, imports
+from dynamo.values import attributes, imports, writing
 from dynamo.versions import NULL, NULL_FIRST, PY312
 
 if TYPE_CHECKING:
@@ -61,13 +61,13 @@ def store_attr(machine: Machine, frame: Frame, op: Op) -> None:
     stack = frame.stack
     owner = stack.pop()
     value = stack.pop()
-    attributes.store(machine, owner, op.value, value)
+    writing.store(machine, owner, op.value, value)
 
 
 @opcode("DELETE_ATTR", breaks=True)
 def delete_attr(machine: Machine, frame: Frame, op: Op) -> None:
     """[.., owner] -> [..]"""
-    attributes.delete(machine, frame.stack.pop(), op.value)
+    writing.delete(machine, frame.stack.pop(), op.value)
 
 
 @opcode("IMPORT_NAME", breaks=True)
