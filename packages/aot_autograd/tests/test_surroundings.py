@@ -388,3 +388,27 @@ def test_a_hook_that_gives_back_another_shape_is_an_error(graph_runner):
         out = compiled(x)
     with pytest.raises(RuntimeError, match=r"shape \(3,\).*shape \(2,\)"):
         out.sum().backward()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("way", ["behind", "through"])
+def test_hooks_that_copy_keep_what_the_call_changes_later(graph_runner, shared, way):
+    """Autograd doesn't watch what hooks have seen: the gradient is of the values that were saved."""
+
+    def function(a, b):
+        product = (a * b).sin()
+        changed = b.detach() if way == "behind" else b
+        changed.view(-1).add_(1)
+        return product
+
+    def gradient(call):
+        leaf = torch.linspace(-1, 1, 20).requires_grad_()
+        whole = leaf * 1
+        first = whole[:12].view(3, 4) if shared else leaf[:12].view(3, 4).sin()
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda tensor: tensor):
+            out = call(first, whole[4:16].view(3, 4))
+        return torch.autograd.grad(out.square().sum(), leaf)[0]
+
+    compiled = aot_autograd.aot_function(function, graph_runner)
+    for _ in range(2):
+        torch.testing.assert_close(gradient(compiled), gradient(function))

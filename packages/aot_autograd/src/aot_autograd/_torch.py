@@ -308,10 +308,13 @@ def composite_recurrent_layers() -> Iterator[None]:
 
 
 @contextmanager
-def without_saved_tensor_hooks() -> Iterator[None]:
-    """Inside, the caller's saved-tensor hooks see nothing: they are for run time."""
+def without_saved_tensor_hooks(keep: Callable[[torch.Tensor], Any]) -> Iterator[None]:
+    """Inside, the caller's saved-tensor hooks, which are for run time, see nothing: if there are any, `keep` is called.
+
+    What hooks have seen autograd doesn't watch: `keep` has to give what later changes of the tensor don't reach.
+    """
     if saved_tensor_hooks() is None:
         yield
         return
-    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         yield

@@ -127,7 +127,7 @@ def trace(
             torch.autograd.set_multithreading_enabled(False),
             torch.autograd.set_detect_anomaly(False),  # what it looks at are numbers
             composite_recurrent_layers(),
-            without_saved_tensor_hooks(),
+            without_saved_tensor_hooks(context.value_now),
             FactoryMode(context),
         ):
             outputs = _called(function, arguments[: len(arguments) - seeds], context)

@@ -154,6 +154,10 @@ class RecordingContext:
         tensor.record = Value(storage, (), node)
         return tensor
 
+    def value_now(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor with the value that another one has now, whatever is written into that one later."""
+        return self.fresh(meta_of(tensor), self.node_of(tensor))
+
     def alias(self, tensor: FakeTensor) -> FakeTensor:
         """Another fake tensor for the same memory, without a graph node."""
         value = tensor.record
