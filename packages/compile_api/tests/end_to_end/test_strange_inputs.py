@@ -103,3 +103,30 @@ def test_indices_computed_for_each_lane_of_a_sweep(recwarn):
     tangent = torch.randn_like(expected)
     (one,), (other,) = (torch.autograd.grad(y, x, tangent) for y in (found, expected))
     assert torch.allclose(one, other, atol=1e-5)
+
+
+CLAMPS = {
+    "relu": torch.relu,
+    "relu6": torch.nn.functional.relu6,
+    "clamp": lambda x: x.clamp(0, 1),
+    "clamp_max": lambda x: x.clamp(max=0),
+    "hardtanh": lambda x: torch.nn.functional.hardtanh(x, 0, 1),
+    "fmax": lambda x: torch.fmax(x, -x),
+    "fmin": lambda x: torch.fmin(x, -x),
+}
+
+
+@pytest.mark.parametrize("name", CLAMPS)
+def test_zeros_keep_their_sign(name):
+    x = torch.tensor([-0.0, 0.0, 0.5, 1.0, -1.0] * 5)
+    found, expected = (run(x) for run in (compile_api.compile(CLAMPS[name]), CLAMPS[name]))
+    torch.testing.assert_close(found, expected)
+    assert torch.equal(torch.signbit(found), torch.signbit(expected))
+
+
+def test_tensors_without_data_run_by_torch():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()).to("meta")
+    output = compile_api.compile(model, options={"strict": True})(torch.empty(2, 4, device="meta"))
+    output.sum().backward()
+    assert output.device.type == model[0].weight.grad.device.type == "meta"
+    assert output.shape == (2, 3)

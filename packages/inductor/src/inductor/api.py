@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch.fx import GraphModule
 
-from inductor.errors import WireError
+from inductor.errors import OptionError, WireError
 from inductor.lowering.lower import fact_of
 from inductor.options import InductorOptions
 from inductor.pipeline import BoxedCallable, Observer, Span, compile_graph
 from inductor.runtime.reference import ReferenceCallable
+from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,12 +57,22 @@ def compile_fx(
     except WireError:
         raise
     except Exception as error:
+        if isinstance(error, OptionError) and _is_without_data(gm):
+            return OperatorByOperator(gm)
         if chosen.strict:
             raise
         _LOG.warning(
             "inductor could not compile a graph and runs it operator by operator: %s", error
         )
         return OperatorByOperator(gm)
+
+
+def _is_without_data(gm: GraphModule) -> bool:
+    """Whether the graph is about shapes alone: its tensors are on the meta device, where no kernel has work."""
+    values = (node.meta.get("val") for node in gm.graph.nodes)
+    return any(
+        value.meta.device.type == "meta" for value in values if isinstance(value, FakeTensor)
+    )
 
 
 class OperatorByOperator:

@@ -265,10 +265,11 @@ for _name in ("ceil", "floor", "round", "trunc"):
 
 @lowers(aten.relu.default)
 def relu(builder: Builder, x: Value) -> Value:
-    """`max(x, 0)`, NaN stays."""
+    """`max(x, 0)`; NaN and -0 stay."""
 
     def compute(recorder: Recorder, s: Scalar) -> Scalar:
-        return recorder.op("maximum", s, recorder.constant(0, s.dtype))
+        # Of equal operands the kernels give the second.
+        return recorder.op("maximum", recorder.constant(0, s.dtype), s)
 
     return elementwise(builder, (x,), compute)
 
@@ -471,7 +472,7 @@ def _ignoring_nan(name: str, aten_name: str) -> None:
         def compute(recorder: Recorder, s: Scalar, t: Scalar) -> Scalar:
             if not s.dtype.is_floating_point:
                 return recorder.op(name, s, t)
-            chosen = recorder.op(name, s, t)
+            chosen = recorder.op(name, t, s)  # of zeros of either sign the first
             without_s = recorder.op("where", recorder.op("isnan", s), t, chosen)
             return recorder.op("where", recorder.op("isnan", t), s, without_s)
 
@@ -541,7 +542,7 @@ def masked_fill(builder: Builder, x: Value, mask: Value, value: Operand) -> Valu
 def clamp(
     builder: Builder, x: Value, min: Operand | None = None, max: Operand | None = None
 ) -> Value:
-    """Not below `min`, then not above `max`; NaN stays."""
+    """Not below `min`, then not above `max`; NaN and a zero of either sign stay."""
     operands: list[Operand] = [x]
     names: list[str] = []
     for bound, name in ((min, "maximum"), (max, "minimum")):
@@ -551,7 +552,7 @@ def clamp(
 
     def compute(recorder: Recorder, s: Scalar, *limits: Scalar) -> Scalar:
         for name, limit in zip(names, limits, strict=True):
-            s = recorder.op(name, s, limit)
+            s = recorder.op(name, limit, s)
         return s
 
     return elementwise(builder, operands, compute, weight=len(names))
