@@ -528,23 +528,26 @@ def _without(*numbers: int) -> Callable[[int, TritonSource], TritonSource | None
 
 
 def _group_norm() -> list[Variant]:
-    found = [TODAY, Variant("two kernels", apart=True)]
-    for inner, warps in (
-        (1024, 4), (2048, 4), (2048, 8), (4096, 8), (4096, 16), (8192, 16), (8192, 32), (16384, 32)
-    ):  # fmt: skip
-        blocks = set_blocks(large_rows, mode="looped", inner=inner, warps=warps)
-        name = f"blocks of {inner}, {warps} warps"
-        found.append(Variant(name, blocks))
-        if inner >= 4096:
-            found.append(Variant(f"{name}, written out", blocks, texts(unrolled)))
-    for warps in (16, 32):
-        blocks = set_blocks(large_rows, mode="persistent", inner=32768, warps=warps)
-        found.append(Variant(f"row in registers, {warps} warps", blocks))
-    blocks = set_blocks(large_rows, mode="persistent", inner=32768, warps=32)
+    found = [
+        TODAY,
+        Variant("two kernels", apart=True),
+        Variant("written out", set_blocks(large_rows, unrolled=True)),
+    ]
+    for warps in (4, 8, 32):
+        blocks = set_blocks(large_rows, warps=warps)
+        found.append(Variant(f"pieces by {warps} warps", blocks))
+        blocks = set_blocks(large_rows, warps=warps, unrolled=True)
+        found.append(Variant(f"pieces by {warps} warps, written out", blocks))
+    for inner, warps in ((2048, 8), (4096, 8), (4096, 16), (8192, 16), (8192, 32)):
+        for written in (False, True):
+            blocks = set_blocks(
+                large_rows, mode="looped", inner=inner, warps=warps, piece=0, unrolled=written
+            )
+            name = f"blocks of {inner}, {warps} warps{', written out' if written else ''}"
+            found.append(Variant(name, blocks))
     unkept = texts(substituted(r", eviction_policy='[a-z_]+'", ""))
     found += [
         Variant("first walk not kept in the cache", text=unkept),
-        Variant("two kernels, row in registers, 32 warps", blocks, apart=True),
         Variant(
             "two kernels, bound: the second walk alone",
             text=_without(0),
@@ -606,5 +609,6 @@ VARIANTS: dict[str, list[Variant]] = {
     ),
     "batch norm, training 64x256x56x56": _batch_norm(),
     "group norm 64x256x56x56": _group_norm(),
+    "group norm 128x64x112x112": _group_norm(),
     "transposed copy 4096x32768": _transposed(),
 }

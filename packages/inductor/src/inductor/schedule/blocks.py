@@ -58,9 +58,6 @@ ENDING_HOLDS = 256
 LEAST_SHARE = 0.7
 """Of a tile that a piece of a channel fills, at the least."""
 
-MOST_WRITTEN = 16
-"""Turns of a loop that are written out."""
-
 _MEASURED_LANES = 32
 """Threads of a warp on the cards that the rules count in."""
 
@@ -160,7 +157,7 @@ def _measured(kernel: Kernel, card: DeviceProperties) -> Blocks:
     if row is None or row > LONGEST_ROW:
         # few rows in flight, so that what a later sweep reads again is still in the cache
         if row is not None and row <= 2 * LONGEST_ROW and _walks_cut_rows_again(kernel):
-            return _pieces(kernel, row)
+            return _pieces(kernel)
         if row is not None and row <= 2 * LONGEST_ROW and _carries_much(kernel):
             return Blocks("looped", 1, LONGEST_ROW // 4, 1, 8, 1, 0)
         return Blocks("looped", 1, 8192, 1, 32, 1, 0)
@@ -185,12 +182,13 @@ def _walks_cut_rows_again(kernel: Kernel) -> bool:
     )
 
 
-def _pieces(kernel: Kernel, row: int) -> Blocks:
+def _pieces(kernel: Kernel) -> Blocks:
     """Rows of which each turn takes a piece of one channel, or is written out where channels have no such pieces.
 
     What a channel has for itself is one number of the turn then. Loaded for each element it takes another layout of the
     tile, to which all else is brought through shared memory: on an H200 a group norm of 64 x 256 x 56 x 56 took 123.7
-    us in blocks of 8192 by 32 warps, 73.5 in blocks of 4096 by 16, written out; 86.7 in two kernels.
+    us in blocks of 8192 by 32 warps, 73.5 in blocks of 4096 by 16, written out; 86.7 in two kernels. Pieces leave
+    registers for as many programs as a multiprocessor runs, which is what long rows of a layer norm are fastest with.
     """
     channel = kernel.body.reduction_ranges[-1]
     assert isinstance(channel, int)
@@ -201,9 +199,9 @@ def _pieces(kernel: Kernel, row: int) -> Blocks:
             found.append((fitting[-1] / width, width, fitting[-1]))
     share, width, piece = max(found, default=(0.0, 0, 0))
     if share < LEAST_SHARE:
-        return Blocks("looped", 1, LONGEST_ROW // 4, 1, 16, 1, 0, unrolled=True)
-    short = row // piece <= MOST_WRITTEN
-    return Blocks("looped", 1, width, 1, width // 256, 1, 0, piece=piece, unrolled=short)
+        light = _row_bytes(kernel, within=True) <= LIGHT_ROW
+        return Blocks("looped", 1, LONGEST_ROW // 4, 1, 16, 1, 0, unrolled=light)
+    return Blocks("looped", 1, width, 1, width // 256, 1, 0, piece=piece)
 
 
 def _reads_across_rows(kernel: Kernel) -> bool:
@@ -329,15 +327,20 @@ def _rows(
     return Blocks("persistent", outer, inner, 1, warps, 1, programs, ahead)
 
 
-def _row_bytes(kernel: Kernel, *, alone: bool = False) -> int:
-    """Bytes of what each element of a row has for itself, read and written; `alone`: also of a single row."""
+def _row_bytes(kernel: Kernel, *, alone: bool = False, within: bool = False) -> int:
+    """Bytes of what each element of a row has for itself, read and written.
+
+    `alone`: also of a single row; `within`: without what neighbours of a channel share.
+    """
     outer = set(outer_symbols(kernel.body.ranges))
+    last = inner_symbols(kernel.body.reduction_ranges)[-1]
     sizes = {argument.buffer: argument.dtype.itemsize for argument in kernel.arguments}
     touched = {
         (operation.buffer, operation.index)
         for _, operation, stage in kernel.body.operations()
         if stage.level == "inner" and operation.buffer in sizes and operation.index is not None
         if alone or not outer.isdisjoint(free_symbols(operation.index))
+        if not within or last in free_symbols(operation.index)
     }
     return sum(sizes[buffer] for buffer, _ in touched if buffer is not None)
 
