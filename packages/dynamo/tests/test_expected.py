@@ -300,3 +300,25 @@ def test_a_complex_signal_of_its_spectra():
     check(program, (x,))
     check(lambda x: torch.istft(x, 32, 8, window=torch.hann_window(32)), (x,), (x[:17],), graphs=2)
     check(lambda x: torch.istft(x, 30, 8, window=torch.hann_window(30)), (x,), graphs=0)
+
+
+@pytest.mark.parametrize("size", [5, 1, 0])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"r": 3}, {"r": 1}, {"r": 0}, {"r": 9}, {"with_replacement": True}, {"r": -1}],
+)
+def test_combinations_follow_from_the_size(size, options):
+    def program(x):
+        return torch.combinations(x, **options) * 2
+
+    def run(function):
+        x = torch.arange(1.0, size + 1).requires_grad_()
+        try:
+            found = function(x)
+        except RuntimeError as error:
+            return str(error)
+        gradient = torch.autograd.grad(found.sum(), x) if found.requires_grad else None
+        return found.detach(), found.stride(), gradient
+
+    compiled = dynamo.optimize("eager", fullgraph=True)(program)
+    assert same(run(compiled), run(program))

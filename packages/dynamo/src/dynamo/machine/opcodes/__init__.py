@@ -13,6 +13,7 @@ from dynamo.machine.opcodes import (
 )
 from dynamo.values import checks as _checks  # registers its rules
 from dynamo.values import classes as _classes  # registers its rules
+from dynamo.values import combinations as _combinations  # registers its rules
 from dynamo.values import copies as _copies  # registers its rules
 from dynamo.values import distributed as _distributed  # registers its rules
 from dynamo.values import distributions as _distributions  # registers its rules
@@ -38,6 +39,7 @@ assert all(
     (
         _checks,
         _classes,
+        _combinations,
         _copies,
         _distributed,
         _distributions,
