@@ -183,6 +183,19 @@ def detached(x):
     return y.detach(), y, x.detach()[0], x.detach() * x
 
 
+def detached_in_place(x, w):
+    y = x * w
+    y.detach_()
+    return y * w, y
+
+
+def input_detached_in_place(x, w):
+    y = x * 2
+    x.detach_()
+    x.add_(1)
+    return y, x * w
+
+
 def views_in_training(x):
     y = x * 2
     y[0] = 1
@@ -198,7 +211,7 @@ def nothing_but_numbers(x):
 def outputs_without_gradients(x, w):
     with torch.no_grad():
         y = x * w
-    return y, x.detach() + 1, (x * w).detach_() if False else x * w
+    return y, x.detach() + 1, x * w
 
 
 class Marked(torch.autograd.Function):
@@ -342,6 +355,8 @@ WORDS = {
     "the same of no leaves": (output_aliases, grown((3, 3))),
     "views of intermediates": (views_of_intermediates, plain((3, 3))),
     "detach": (detached, plain((3, 3))),
+    "detach in place": (detached_in_place, plain((3,), (3,))),
+    "detach in place: an input": (input_detached_in_place, grown((3,), (3,))),
     "in-place on views in training": (views_in_training, plain((3, 3))),
     "the same tensor passed twice": (doubled, twice),
     "the same leaf passed twice": (lambda x, y: x * y, same_leaf_twice),

@@ -92,7 +92,6 @@ _REFUSED = {
     "to_sparse": "a sparse tensor is made",
     "apply_": "a Python function runs on each element",
     "map_": "a Python function runs on each element",
-    "detach_": "a tensor is detached in place",
     "manual_seed": "the seed is set",
     "seed": "the seed is set",
     "set_state": "a generator's state is set",
