@@ -130,3 +130,15 @@ def test_tensors_without_data_run_by_torch():
     output.sum().backward()
     assert output.device.type == model[0].weight.grad.device.type == "meta"
     assert output.shape == (2, 3)
+
+
+@pytest.mark.parametrize("wrong", [3, -1])
+def test_a_class_out_of_range_raises(wrong):
+    def function(classes):
+        return torch.nn.functional.one_hot(classes, 3).float() @ torch.ones(3, 2)
+
+    compiled = compile_api.compile(function)
+    torch.testing.assert_close(compiled(torch.tensor([0, 2])), torch.ones(2, 2))
+    for run in (function, compiled):
+        with pytest.raises(RuntimeError):
+            run(torch.tensor([0, wrong]))

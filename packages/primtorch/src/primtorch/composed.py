@@ -42,12 +42,12 @@ __all__ = [
 
 
 def composed(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:
-    """Our own composition of `function` if a size among the arguments varies; None otherwise."""
+    """Our own composition of `function` if a size among the arguments varies or torch's own checks less; else None."""
     try:
         own = _COMPOSITIONS.get(function)
     except TypeError:  # it has no hash
         return None
-    if own is None or not any(map(_varies, args)):
+    if own is None or not (own in _CHECKING or any(map(_varies, args))):
         return None
     context = _context_of(args)
     return own if context is None else functools.partial(_run, FactoryMode(context), own)
@@ -286,8 +286,9 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         return result
     if num_classes < 1:
         raise RuntimeError("num_classes should be positive")
-    zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
-    return zeros.scatter(-1, tensor.unsqueeze(-1), 1)
+    classes = torch.arange(num_classes, device=tensor.device)
+    checked = classes.gather(0, tensor.reshape(-1)).reshape(tensor.shape)
+    return (checked.unsqueeze(-1) == classes).to(torch.int64)
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:
@@ -414,3 +415,5 @@ _COMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _eager.nanquantile: nanquantile,
     _eager.Tensor.nanquantile: nanquantile,
 }
+# Eager looks at the data and raises; what C++ composes for tensors without data doesn't.
+_CHECKING = frozenset({one_hot})
