@@ -40,3 +40,23 @@ def test_order_among_the_users_hooks():
         y.sum().backward()
         gradients.append(x.grad)
     torch.testing.assert_close(*gradients)
+
+
+def test_sizes_and_numbers_that_vary():
+    def function(x, factor):
+        y, rows = x * 2, x.shape[0]
+        y.register_hook(lambda gradient: gradient * rows + factor * gradient.shape[1])
+        return y.sin()
+
+    compile_api.reset()
+    compiled = whole(function)
+    before = compile_api.graph_count()
+    for size, factor in ((5, 0.5), (7, 0.25), (9, 2.0), (4, 3.0)):
+        gradients = []
+        for one in (function, compiled):
+            torch.manual_seed(size)
+            x = torch.randn(size, 6, requires_grad=True)
+            one(x, factor).sum().backward()
+            gradients.append(x.grad)
+        torch.testing.assert_close(*gradients)
+    assert compile_api.graph_count() - before <= 3

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from dynamo.machine.frame import Frame
     from dynamo.machine.interpreter import Machine
 
-_CONSTANTS = (int, float, bool, complex, str, type(None), torch.dtype, torch.device)
+_CONSTANTS = (
+    *(int, float, bool, complex, str, type(None), torch.dtype, torch.device),
+    *(torch.SymInt, torch.SymFloat),  # sizes and numbers of the call
+)
 _MODULES = ("torch", "math")
 
 
