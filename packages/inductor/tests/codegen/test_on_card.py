@@ -282,11 +282,9 @@ def test_the_last_program_finishes_a_reduction_the_same_way_each_time(shape):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    "shape", [(9, 256, 56, 56), (10, 1024, 28, 28), (10, 128, 83, 84), (20, 64, 28, 28)]
-)
+@pytest.mark.parametrize("shape", [(9, 256, 56, 56), (10, 1024, 28, 28), (10, 128, 83, 84)])
 def test_a_group_norm_is_one_kernel(shape, dtype):
-    """Rows of channels: by large pieces, by small ones, by blocks that channels don't fill, and held whole."""
+    """Rows of channels: by large pieces, by small ones, by blocks that channels don't fill."""
     torch.manual_seed(0)
     batch, channels, height, width = shape
     x = torch.randn(shape, device="cuda", dtype=dtype)

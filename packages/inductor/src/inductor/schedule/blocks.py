@@ -58,6 +58,9 @@ ENDING_HOLDS = 256
 LEAST_SHARE = 0.7
 """Of a tile that a piece of a channel fills, at the least."""
 
+MOST_WRITTEN = 16
+"""Turns of a loop that are written out, of rows with little of their own: with more it takes a program's registers."""
+
 _MEASURED_LANES = 32
 """Threads of a warp on the cards that the rules count in."""
 
@@ -187,8 +190,8 @@ def _pieces(kernel: Kernel) -> Blocks:
 
     What a channel has for itself is one number of the turn then. Loaded for each element it takes another layout of the
     tile, to which all else is brought through shared memory: on an H200 a group norm of 64 x 256 x 56 x 56 took 123.7
-    us in blocks of 8192 by 32 warps, 73.5 in blocks of 4096 by 16, written out; 86.7 in two kernels. Pieces leave
-    registers for as many programs as a multiprocessor runs, which is what long rows of a layer norm are fastest with.
+    us in blocks of 8192 by 32 warps, 73.5 in blocks of 4096 by 16, written out; 86.7 in two kernels. Written out, two
+    rows a multiprocessor have all their loads on their way; more rows leave the cache before their second walk.
     """
     channel = kernel.body.reduction_ranges[-1]
     assert isinstance(channel, int)
@@ -198,10 +201,12 @@ def _pieces(kernel: Kernel) -> Blocks:
         if fitting:
             found.append((fitting[-1] / width, width, fitting[-1]))
     share, width, piece = max(found, default=(0.0, 0, 0))
+    light = _row_bytes(kernel, within=True) <= LIGHT_ROW
     if share < LEAST_SHARE:
-        light = _row_bytes(kernel, within=True) <= LIGHT_ROW
         return Blocks("looped", 1, LONGEST_ROW // 4, 1, 16, 1, 0, unrolled=light)
-    return Blocks("looped", 1, width, 1, width // 256, 1, 0, piece=piece)
+    turns = product(kernel.body.reduction_ranges) // piece
+    short = light and isinstance(turns, int) and turns <= MOST_WRITTEN
+    return Blocks("looped", 1, width, 1, width // 256, 1, 0, piece=piece, unrolled=short)
 
 
 def _reads_across_rows(kernel: Kernel) -> bool:
