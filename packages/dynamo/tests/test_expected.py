@@ -100,6 +100,17 @@ def test_after_a_break_too():
     assert counter.frame_count == 3
 
 
+def test_a_fault_of_the_compiler_is_not_hidden():
+    def backend(gm, inputs):
+        def run(*args):
+            raise dynamo.InternalError("a fault")
+
+        return run
+
+    with pytest.raises(dynamo.InternalError, match="a fault"):
+        dynamo.optimize(backend)(programs.asserted)(POSITIVE)
+
+
 # -- what is put back ----------------------------------------------------------------------------------
 
 

@@ -40,7 +40,14 @@ from dynamo.errors import (
     describe_break,
 )
 from dynamo.faults import require_programs
-from dynamo.graph.expected import before, generators, obstacle, put_back, written_inputs
+from dynamo.graph.expected import (
+    before,
+    generators,
+    is_ours,
+    obstacle,
+    put_back,
+    written_inputs,
+)
 from dynamo.graph.gradients import tangled
 from dynamo.graph.recorder import GraphInput, Recorder
 from dynamo.graph.sizes import History, Sizes
@@ -411,13 +418,14 @@ def _again(request: Request, emitter: Emitter, fine: list[str]) -> Again:
     slots = "".join(emitter.source(LocalSource(name, name in cells)) + ", " for name in names)
     call = f"{emitter.constant(run_original)}({emitter.source(FunctionSource())}, ({slots}))"
     recorder = emitter.recorder
+    fault = emitter.constant(is_ours)
     written, devices = written_inputs(recorder), generators(recorder)
     if not fine or not (written or devices):
-        return Again(call, tuple(fine))
+        return Again(call, fault, tuple(fine))
     tensors = "".join(f"{_loaded(emitter, entry)}, " for entry in written)
     named = "".join(f"{emitter.constant(device)}, " for device in devices)
     keep = f"{emitter.constant(before)}(({tensors}), ({named}))"
-    return Again(call, tuple(fine), keep, emitter.constant(put_back))
+    return Again(call, fault, tuple(fine), keep, emitter.constant(put_back))
 
 
 def _finish(

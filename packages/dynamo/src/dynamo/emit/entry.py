@@ -94,12 +94,14 @@ class Again:
 
     Attributes:
         call: The expression that makes it.
+        is_ours: The name of the function that says whether an exception is the compiler's.
         fine: Outputs of the graph that are true where all went as expected.
         keep: The expression for what the graph changes, before it does; empty if it changes nothing.
         put_back: The name of the function that puts that back.
     """
 
     call: str
+    is_ours: str
     fine: tuple[str, ...] = ()
     keep: str = ""
     put_back: str = ""
@@ -113,7 +115,8 @@ class Again:
         """The lines that call the graph; outside of the handler eager's exception has no context."""
         wrong = " or ".join(["raised", *(f"not {name}" for name in self.fine)])
         lines = [f"    kept = {self.keep}"] if self.keep else []
-        lines += ["    raised = False", "    try:", f"        {call}", "    except Exception:",
+        lines += ["    raised = False", "    try:", f"        {call}", "    except Exception as error:",
+                  f"        if {self.is_ours}(error):", "            raise",
                   "        raised = True", f"    if {wrong}:"]  # fmt: skip
         if self.keep:
             lines.append(f"        {self.put_back}(kept)")

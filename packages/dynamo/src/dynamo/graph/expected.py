@@ -29,11 +29,13 @@ __all__ = [
     "before",
     "expect",
     "generators",
+    "is_ours",
     "obstacle",
     "put_back",
     "written_inputs",
 ]
 
+_OURS = ("primtorch", "dynamo", "aot_autograd", "inductor", "compile_api")
 READ_FOR_JUMPS = frozenset({"item", "allclose", "equal"})
 _MOST = 1 << 22  # bytes that are copied in each call, in case that they must be put back
 # They write to their running statistics, the sixth argument permitting; these to rows beyond a norm.
@@ -180,6 +182,11 @@ def before(tensors: Sequence[torch.Tensor], devices: Sequence[torch.device]) -> 
         for device in devices
     ]
     return Before(tensors, copies, states)
+
+
+def is_ours(error: Exception) -> bool:
+    """Whether an exception is one of the compiler's own: a call that is made again must not hide its faults."""
+    return type(error).__module__.partition(".")[0] in _OURS
 
 
 def put_back(kept: Before) -> None:
