@@ -140,14 +140,10 @@ def trace(
         context.seeds.restore()
     values = observation.values
     differentiable = tuple(number for number, leaf in enumerate(leaves) if leaf is not None)
-    if gradients is not None and any(node is not None for node in gradients):
+    if gradients is not None and any(gradients):
         # An input without gradient gets no edge, as in eager.
-        differentiable = tuple(
-            number
-            for number, node in zip(differentiable, gradients, strict=True)
-            if node is not None
-        )
-        gradients = [one for one in gradients if one is not None]
+        pairs = [pair for pair in zip(differentiable, gradients, strict=True) if pair[1]]
+        differentiable, gradients = tuple(n for n, _ in pairs), [one for _, one in pairs]
     made_of = () if gradients is None else tuple(made for made, _ in filter(None, gradients))
     flat = None if gradients is None else _flat_nodes(gradients)
     graph_inputs = _graph_inputs(specs, shared)
