@@ -207,6 +207,23 @@ def test_filters_larger_than_their_images_are_not_turned_at_every_call():
     torch.testing.assert_close(result, expected, atol=1e-3, rtol=1e-4)
 
 
+@pytest.mark.parametrize("window", [3, 7, 9])
+def test_depthwise_filters_that_are_more_than_the_image_are_laid_out_channels_last_too(window):
+    x, weight = torch.randn(2, 16, 2, 2), torch.randn(16, 1, window, window)
+    pad = [window // 2] * 2
+
+    settings = [1, 1], pad, [1, 1], False, [0, 0], 16
+
+    def function(call, x, weight):
+        return [call(aten.convolution.default, x, weight, None, *settings)]
+
+    program = planned_for_the_cpu(function, x, weight)
+    (call,) = (step for step in program.schedule.steps if isinstance(step, OperatorCall))
+    assert is_channels_last(call.args[0])
+    (result,) = run_program(program, [x, weight])
+    torch.testing.assert_close(result, aten.convolution(x, weight, None, *settings))
+
+
 def depthwise_backward(x, weight, settings, mask):
     """The program of a depthwise convolution's gradients on a CPU, its results and eager's."""
     biases = [len(weight)]
