@@ -42,7 +42,7 @@ def _laid_out(builder: Builder, *images: Value, turned: bool) -> tuple[Value, ..
 def _turns_much(builder: Builder, *images: Value) -> bool:
     """Whether the filters, which the CPU's library keeps row-major, are more than the images before them.
 
-    Depthwise filters never are: row-major the library takes up to 20 times as long, with wide windows over small images.
+    Depthwise filters never are: row-major the library takes up to 20 times as long (wide windows, small images).
     """
     *data, weight = images
     if builder.on_gpu(weight.device) or all(extent == 1 for extent in weight.shape[2:]):
