@@ -36,7 +36,8 @@ _FILLS = frozenset(
         "masked_fill_", "scatter", "scatter_", "constant_pad_nd", "scalar_tensor",
     )
 )  # fmt: skip
-# Further ones to which two elements in each direction are a call like any other.
+# Further ones to which two elements in each direction are a call like any other (torch 2.11 doesn't call all of them
+# pointwise).
 _OTHERS = frozenset(
     f"aten::{name}"
     for name in (
@@ -45,7 +46,7 @@ _OTHERS = frozenset(
         "searchsorted", "renorm", "renorm_", "complex", "polar", "fill_diagonal_", "dist",
         "arange", "linspace", "logspace", "linalg_vector_norm", "floor_divide", "floor_divide_",
         "rrelu_with_noise", "rrelu_with_noise_", "_softmax", "_log_softmax", "mean", "logsumexp",
-        "histc",
+        "histc", "leaky_relu", "leaky_relu_",
     )
 )  # fmt: skip
 _RANDOM = frozenset(
