@@ -142,3 +142,23 @@ def test_a_class_out_of_range_raises(wrong):
     for run in (function, compiled):
         with pytest.raises(RuntimeError):
             run(torch.tensor([0, wrong]))
+
+
+@pytest.mark.parametrize("wrong", [5, -1])
+@pytest.mark.parametrize("pixels", [False, True])
+def test_a_target_out_of_range_is_an_index_error(wrong, pixels):
+    def function(x, targets):
+        if pixels:
+            x, targets = (
+                x[..., None, None].expand(4, 5, 2, 2),
+                targets[:, None, None].expand(4, 2, 2),
+            )
+        return torch.nn.functional.cross_entropy(x, targets)
+
+    compiled = compile_api.compile(function)
+    x = torch.randn(4, 5, requires_grad=True)
+    good = torch.tensor([0, -100, 4, 2])
+    torch.testing.assert_close(compiled(x, good), function(x, good))
+    for run in (function, compiled):
+        with pytest.raises(IndexError):
+            run(x, torch.tensor([0, 1, wrong, 2]))
