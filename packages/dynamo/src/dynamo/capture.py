@@ -559,15 +559,17 @@ def _aliasing(recorder: Recorder) -> list[Guard]:
     if len(pairs) < 2:
         return []
     pattern = storage_pattern([tensor for _, tensor in pairs])
-    written = {
-        tensor.untyped_storage()._cdata
-        for entry in entries
-        if id(entry.value) in changed or id(entry.value.storage) in memory
-        for _, tensor in plain_parts(entry.source, entry.real)
-    }
+    with torch._C.DisableTorchFunction():  # the tensors' classes must not see that they are asked
+        written = {
+            tensor.untyped_storage()._cdata
+            for entry in entries
+            if id(entry.value) in changed or id(entry.value.storage) in memory
+            for _, tensor in plain_parts(entry.source, entry.real)
+        }
+        places = _places_in_memory(pairs, pattern, written)
     return [
         Guard(None, GuardKind.STORAGES, (tuple(source for source, _ in pairs), tuple(pattern))),
-        *_places_in_memory(pairs, pattern, written),
+        *places,
     ]
 
 
@@ -591,7 +593,8 @@ def _places_in_memory(
 
 
 def _has_bytes(length: int, value: torch.Tensor) -> bool:
-    return value.untyped_storage().nbytes() == length
+    with torch._C.DisableTorchFunction():
+        return value.untyped_storage().nbytes() == length
 
 
 def _graph_module(request: Request, recorder: Recorder, outputs: list[Any]) -> Any:
