@@ -205,6 +205,7 @@ def _through_functional(
     return returned[0] if len(operator._schema.returns) == 1 else returned
 
 
+_POINTWISE = frozenset(("floor_divide",))  # without the tag
 _ADDING = frozenset(("addmm", "baddbmm", "addbmm", "addmv", "addr"))
 
 
@@ -225,7 +226,7 @@ def _check_out(
         step == 0 and size != 1 for size, step in zip(tensor.shape, tensor.stride(), strict=True)
     ):
         reason = "several of its elements lie in one place of memory"
-    elif torch.Tag.pointwise not in operator.tags:
+    elif torch.Tag.pointwise not in operator.tags and operator._opname not in _POINTWISE:
         if tensor.dtype != new.dtype:
             reason = f"its dtype is {tensor.dtype}, the result's {new.dtype}"
         elif any(

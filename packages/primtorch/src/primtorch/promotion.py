@@ -154,6 +154,24 @@ def cast(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return aten._to_copy.default(tensor, dtype=dtype)
 
 
+def _widened(tensor: torch.Tensor, promoted: torch.dtype, computation: torch.dtype) -> torch.Tensor:
+    """An operand as eager's kernel computes with it.
+
+    Eager converts a tensor to the promoted dtype and computes wider than half types element by element: rounding
+    belongs to the first, and only the first makes repeated elements (the order of strides hangs on them) dense.
+    """
+    if promoted is computation:
+        return cast(tensor, computation)
+    if tensor.dtype is not promoted:
+        return cast(cast(tensor, promoted), computation)
+    once = tensor
+    for dimension, step in enumerate(tensor.stride()):
+        if isinstance(step, int) and step == 0:
+            once = aten.slice.Tensor(once, dimension, 0, 1)
+    wide = cast(once, computation)
+    return wide if once is tensor else aten.expand.default(wide, list(tensor.shape))
+
+
 def elementwise(kind: Promotion = Promotion.SAME) -> Callable[[Function], Function]:
     """Wrap an elementwise function: operands arrive in one computation dtype, the result leaves in eager's dtype.
 
@@ -178,12 +196,12 @@ def elementwise(kind: Promotion = Promotion.SAME) -> Callable[[Function], Functi
             if kind is Promotion.FLOAT and not (result.is_floating_point or result.is_complex):
                 result = torch.get_default_dtype()
             computation = computation_dtype(result)
+            operands = [
+                _widened(a, result, computation) if isinstance(a, torch.Tensor) else a for a in args
+            ]
+            out = function(*operands, **kwargs)
             if kind is Promotion.BOOL:
                 result = torch.bool
-            out = function(
-                *(cast(a, computation) if isinstance(a, torch.Tensor) else a for a in args),
-                **kwargs,
-            )
             if isinstance(out, tuple):
                 return tuple(cast(o, result) for o in out)
             if out is NotImplemented:

@@ -137,4 +137,21 @@ RANDOM = {
     "randint_like": lambda x, v, t: torch.randint_like(x, v),
 }
 
+WITHOUT_NUMBERS = {
+    "argmax": lambda x, v, t: x.argmax(0),
+    "argmin": lambda x, v, t: x.argmin(),
+    "amax": lambda x, v, t: x.amax(0),
+    "var": lambda x, v, t: x.var(0),
+    "std": lambda x, v, t: x.std(correction=0),
+    "mean": lambda x, v, t: x.mean(),
+    "logcumsumexp": lambda x, v, t: x.logcumsumexp(0),
+    "sort": lambda x, v, t: x.sort(),
+    "mode": lambda x, v, t: x.mode(),
+    "softmax": lambda x, v, t: x.softmax(0),
+    "hardswish": lambda x, v, t: F.hardswish(x),
+    "add, out": lambda x, v, t: torch.add(x, x, out=t([0, 0])),
+    "mul, out": lambda x, v, t: torch.mul(x, x, out=t([0.0, 0.0])),
+    "remainder, out": lambda x, v, t: torch.remainder(x, x, out=t([1, 1])),
+}
+
 PROGRAMS = FILLS | POINTWISE | PRODUCTS_AND_OTHERS | RANDOM

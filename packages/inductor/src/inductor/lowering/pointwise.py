@@ -129,10 +129,12 @@ def elementwise(
     *,
     compute: torch.dtype | None = None,
     weight: int = 1,
+    exact_numbers: bool = False,
 ) -> Value:
     """A computed value: `function(recorder, *scalars)` of operands converted to `compute`.
 
-    `compute` None converts to the dtype of the result.
+    `compute` None converts to the dtype of the result. Beside half types all else is rounded to theirs first; with
+    `exact_numbers` numbers are not.
     """
     fact = builder.fact
     assert isinstance(fact, TensorFact)
@@ -141,7 +143,10 @@ def elementwise(
     shape = fact.shape
     # Without rounding a half value stays float32 until it is stored.
     rounded = dtype if builder.round_halves else value_dtype(dtype)
-    readers = tuple(reader(operand, shape) for operand in operands)
+    readers = tuple(
+        _reader_of_half(operand, shape, dtype if compute is None else compute, exact_numbers)
+        for operand in operands
+    )
 
     def load(recorder: Recorder, coordinates: Coordinates) -> Scalar:
         scalars = [recorder.to_dtype(read(recorder, coordinates), wide) for read in readers]
@@ -157,6 +162,26 @@ def elementwise(
         loads=loads,
         stride=fact.stride,
         traffic=_traffic(operands, shape),
+    )
+
+
+def _reader_of_half(
+    operand: Operand, shape: tuple[Size, ...], compute: torch.dtype, numbers: bool
+) -> Callable[[Recorder, Coordinates], Scalar]:
+    """As `reader`; what is of another dtype than the half type `compute` is rounded to it first, as eager converts it.
+
+    With `numbers` those, and tensors of one number, stay as they are: eager's kernels take them in float32.
+    """
+    read = reader(operand, shape)
+    if compute not in HALF_DTYPES:
+        return read
+    single = not isinstance(operand, Value) or not operand.shape
+    if isinstance(operand, Value) and operand.dtype in (compute, torch.bool):
+        return read
+    if single and numbers:
+        return read
+    return lambda recorder, coordinates: recorder.round_to(
+        recorder.to_dtype(read(recorder, coordinates), torch.float32), compute
     )
 
 
@@ -329,11 +354,15 @@ def _binary(name: str, *operators: Any) -> None:
         return elementwise(builder, (x, y), _simple(name), weight=_weight(name))
 
 
-_binary("mul", *_overloads("mul", "Tensor", "Scalar"))
+@lowers(*_overloads("mul", "Tensor", "Scalar"))
+def multiply(builder: Builder, x: Operand, y: Operand) -> Value:
+    """The product."""
+    return elementwise(builder, (x, y), _simple("mul"), exact_numbers=True)
+
+
 _binary("atan2", *_overloads("atan2", "default"))
 _binary("copysign", *_overloads("copysign", "Tensor", "Scalar"))
 _binary("hypot", *_overloads("hypot", "default"))
-_binary("nextafter", *_overloads("nextafter", "default"))
 _binary("maximum", *_overloads("maximum", "default"))
 _binary("minimum", *_overloads("minimum", "default"))
 _binary("remainder", *_overloads("remainder", "Tensor", "Scalar", "Scalar_Tensor"))
@@ -374,7 +403,7 @@ def _with_factor(
         first, second, *by = narrow(recorder, scalars)
         return recorder.op(name, first, recorder.op("mul", second, by[0]) if by else second)
 
-    return elementwise(builder, operands, compute)
+    return elementwise(builder, operands, compute, exact_numbers=True)
 
 
 def _narrowed(
@@ -395,7 +424,7 @@ def _narrowed(
 @lowers(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor)
 def divide(builder: Builder, x: Operand, y: Operand) -> Value:
     """True division."""
-    return elementwise(builder, (x, y), _simple("div"), weight=4)
+    return elementwise(builder, (x, y), _simple("div"), weight=4, exact_numbers=True)
 
 
 @lowers(aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -405,9 +434,9 @@ def divide_rounded(builder: Builder, x: Operand, y: Operand, *, rounding_mode: s
         case None:
             return divide(builder, x, y)
         case "floor":
-            return elementwise(builder, (x, y), _simple("floor_div"), weight=8)
+            return elementwise(builder, (x, y), _simple("floor_div"), weight=8, exact_numbers=True)
         case "trunc":
-            return elementwise(builder, (x, y), _trunc_div, weight=4)
+            return elementwise(builder, (x, y), _trunc_div, weight=4, exact_numbers=True)
         case other:
             raise UnsupportedOperationError("div", f"rounding mode {other!r}")
 
@@ -421,7 +450,7 @@ def _trunc_div(recorder: Recorder, s: Scalar, t: Scalar) -> Scalar:
 @lowers(aten.floor_divide.default, aten.floor_divide.Scalar)
 def floor_divide(builder: Builder, x: Operand, y: Operand) -> Value:
     """Division rounded down."""
-    return elementwise(builder, (x, y), _simple("floor_div"), weight=8)
+    return elementwise(builder, (x, y), _simple("floor_div"), weight=8, exact_numbers=True)
 
 
 @lowers(aten.pow.Tensor_Scalar)
@@ -452,7 +481,11 @@ def power(builder: Builder, x: Value, exponent: Operand) -> Value:
                 pass
     narrow = _narrowed(builder, (x, exponent))
     return elementwise(
-        builder, (x, exponent), lambda r, *scalars: r.op("pow", *narrow(r, scalars)), weight=8
+        builder,
+        (x, exponent),
+        lambda r, *scalars: r.op("pow", *narrow(r, scalars)),
+        weight=8,
+        exact_numbers=True,
     )
 
 
@@ -481,6 +514,17 @@ def _ignoring_nan(name: str, aten_name: str) -> None:
 
 _ignoring_nan("maximum", "fmax")
 _ignoring_nan("minimum", "fmin")
+
+
+@lowers(*_overloads("nextafter", "default"))
+def nextafter(builder: Builder, x: Operand, y: Operand) -> Value:
+    """The neighbour of `x` in the direction of `y`."""
+    fact = builder.fact
+    if isinstance(fact, TensorFact) and fact.dtype in HALF_DTYPES:
+        raise UnsupportedOperationError(
+            "nextafter", "half types are computed in float32, whose steps are others"
+        )
+    return elementwise(builder, (x, y), _simple("nextafter"), weight=_weight("nextafter"))
 
 
 # ---- comparison and logic

@@ -13,7 +13,7 @@ import torch
 
 from inductor.errors import UnsupportedOperationError
 from inductor.ir.index import contiguous_stride, linear_index, product
-from inductor.ir.operations import Size, value_dtype
+from inductor.ir.operations import HALF_DTYPES, Size, value_dtype
 from inductor.ir.recorder import Recorder
 from inductor.lowering.builder import TensorFact, layout_for, loop_order
 from inductor.lowering.pointwise import reader
@@ -117,6 +117,13 @@ def _nothing_to_reduce(
     )
 
 
+def _refuse_rounding(builder: Builder, x: Value) -> None:
+    """Eager rounds each element to a half type that is asked for, where a loop would round their sum alone."""
+    dtype = builder.fact.dtype
+    if dtype in HALF_DTYPES and x.dtype not in (dtype, torch.bool):
+        raise UnsupportedOperationError("a reduction", f"of {x.dtype} elements rounded to {dtype}")
+
+
 @lowers(aten.sum.dim_IntList, aten.sum.default)
 def sum_(
     builder: Builder,
@@ -127,6 +134,7 @@ def sum_(
     dtype: torch.dtype | None = None,
 ) -> Value:
     """Sum; integers and bool in int64."""
+    _refuse_rounding(builder, x)
     return simple(builder, x, reduced_axes(x, dim), "sum", builder.fact.dtype)
 
 
@@ -140,6 +148,7 @@ def prod(
     dtype: torch.dtype | None = None,
 ) -> Value:
     """Product; integers and bool in int64."""
+    _refuse_rounding(builder, x)
     return simple(builder, x, reduced_axes(x, dim), "prod", builder.fact.dtype)
 
 
@@ -278,6 +287,7 @@ def _running(name: str, kind: ScanKind) -> None:
 def scan(builder: Builder, x: Value, dim: int, kind: ScanKind) -> Value:
     """A running combination along one dimension, in the dtype the current fact promises."""
     fact = builder.fact
+    _refuse_rounding(builder, x)
     if fact.dtype.is_complex and kind != "sum":
         raise UnsupportedOperationError(kind, "of complex numbers")
     if not x.shape:

@@ -57,8 +57,9 @@ class ShapeContext:
 
     def handle(self, op: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         """The fake results of `op`; errors as `infer`."""
-        refuse(op, args, kwargs)
         schema = schema_of(op)
+        if not schema.outs:
+            refuse(op, args, kwargs)
         if schema.is_mutable:
             return self._handle_mutation(op, args, kwargs)
         result = infer(op, args, kwargs, self.environment, decompositions=self.decompositions)
@@ -109,6 +110,7 @@ class ShapeContext:
                 continue
             if not self._same_shape(tensor.meta, new):
                 raise UnsupportedOperatorError(op, "its out= tensor would be resized")
+        refuse(op, args, kwargs)
 
     def _same_shape(self, one: TensorMeta, other: TensorMeta) -> bool:
         if one.shape == other.shape or len(one.shape) != len(other.shape):

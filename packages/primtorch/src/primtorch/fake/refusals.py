@@ -45,8 +45,11 @@ _OTHERS = frozenset(
         "baddbmm_", "mm", "bmm", "mv", "dot", "vdot", "index_add", "index_add_", "isin", "bucketize",
         "searchsorted", "renorm", "renorm_", "complex", "polar", "fill_diagonal_", "dist",
         "arange", "linspace", "logspace", "linalg_vector_norm", "floor_divide", "floor_divide_",
-        "rrelu_with_noise", "rrelu_with_noise_", "_softmax", "_log_softmax", "mean", "logsumexp",
-        "histc", "leaky_relu", "leaky_relu_",
+        "rrelu_with_noise", "rrelu_with_noise_", "_softmax", "_log_softmax", "histc", "hardswish",
+        "hardswish_", "mean", "logsumexp", "sum", "prod", "nansum", "var", "std", "var_mean",
+        "std_mean", "amax", "amin", "aminmax", "max", "min", "argmax", "argmin", "median",
+        "nanmedian", "mode", "any", "all", "count_nonzero", "cumsum", "cumprod", "cummax", "cummin",
+        "logcumsumexp", "sort", "argsort", "leaky_relu", "leaky_relu_",
     )
 )  # fmt: skip
 _RANDOM = frozenset(
@@ -215,8 +218,14 @@ def _within(largest: float, value: Any) -> Any:
 def _kind_of(op: OpOverload) -> str | None:
     """Which rule an operator comes under; None for those that aren't asked."""
     name = op._schema.name
-    if op._schema.arguments and any(argument.is_out for argument in op._schema.arguments):
-        return None
+    if any(argument.is_out for argument in op._schema.arguments):
+        form = functional_form(
+            op
+        )  # it asks for the dtype that is written, once sizes are known to fit
+        told = form is not None and form._schema.name == "aten::floor_divide"  # without the tag
+        if form is None or not (told or torch.Tag.pointwise in form.tags):
+            return None
+        return None if _kind_of(form) is None else "cpu"
     if name in _FILLS:
         return "fill"
     if name in _RANDOM:
@@ -244,6 +253,8 @@ def _ask(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> _Answer:
         _shorten(given)
     if "size" in given:
         given["size"] = list(_small(given["size"]))
+    if "correction" in given:
+        given["correction"] = 1
     if "steps" in given:
         given["steps"] = min(given["steps"], _FEW)
     if any(argument.name == "generator" for argument in arguments):
