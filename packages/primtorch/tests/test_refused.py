@@ -65,3 +65,20 @@ def test_the_factor_of_integers_is_an_integer(value):
     ours = decomposition_table("inductor")[aten.addcmul.default]
     expected = torch.addcmul(BYTES, BYTES, BYTES, value=value)
     assert torch.equal(ours(BYTES, BYTES, BYTES, value=value), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("statistics", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_takes_the_dtypes_that_eager_takes(dtype, statistics, training):
+    def messages(context):
+        tensors = [torch.ones(4, 6, 5, dtype=dtype), *[torch.ones(6, dtype=statistics)] * 2]
+        if context is not None:
+            tensors = [fakeify(one, context) for one in tensors]
+        try:
+            torch.nn.functional.batch_norm(*tensors, training=training)
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    assert messages(ShapeContext()) == messages(None)

@@ -50,6 +50,8 @@ _OTHERS = frozenset(
         "std_mean", "amax", "amin", "aminmax", "max", "min", "argmax", "argmin", "median",
         "nanmedian", "mode", "any", "all", "count_nonzero", "cumsum", "cumprod", "cummax", "cummin",
         "logcumsumexp", "sort", "argsort", "leaky_relu", "leaky_relu_",
+        "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
+        "_native_batch_norm_legit_no_training",
     )
 )  # fmt: skip
 _RANDOM = frozenset(
