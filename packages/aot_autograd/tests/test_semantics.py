@@ -5,6 +5,8 @@ import torch
 import torch.nn.functional as F
 from torch import randn
 
+import aot_autograd
+
 
 def leaf(*shape, **kwargs):
     return randn(*shape, **kwargs).requires_grad_()
@@ -716,3 +718,24 @@ def test_parts_of_conjugates_are_views_as_in_eager(agree, tracked, function, laz
         return tracked([x.conj() if lazy else x], [leaf] if tracked_input else [])
 
     agree(function, make)
+
+
+def test_results_of_one_call_do_not_lead_to_one_another(graph_runner):
+    """The declared limit of one autograd node per call: eager gives a gradient here, and inside so do we."""
+
+    def function(x):
+        logits = x.sin()
+        return logits, (logits * 2).sum()
+
+    def inside(x):
+        logits, loss = function(x)
+        (gradient,) = torch.autograd.grad(loss, logits, create_graph=True)
+        return gradient * 1
+
+    x = randn(3, requires_grad=True)
+    logits, loss = aot_autograd.aot_function(function, graph_runner)(x)
+    with pytest.raises(RuntimeError, match="not have been used in the graph"):
+        torch.autograd.grad(loss, logits, retain_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(loss, x)[0], 2 * x.detach().cos())
+    found = aot_autograd.aot_function(inside, graph_runner)(x)
+    torch.testing.assert_close(found.detach(), torch.full((3,), 2.0))
