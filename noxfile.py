@@ -422,6 +422,20 @@ def symbolic_operators(session: nox.Session) -> None:
 
 
 @nox.session
+def random_calls(session: nox.Session) -> None:
+    """2,000 random calls of single operators at the edges of their dtypes, compiled against eager; minutes.
+
+    The report, `complete_run.json`, is committed beside the script; `known_differences.json` says why what differs does.
+    """
+    _prepare(session, *PACKAGES)
+    script = Path("packages/compile_api/tests/single_calls/run.py")
+    report = str(script.with_name("complete_run.json"))
+    session.run(
+        "python", str(script), "--json", report, *session.posargs, success_codes=[0, 1]
+    )  # fmt: skip
+
+
+@nox.session
 def optimizer_matrix(session: nox.Session) -> None:
     """Every optimizer of torch, implementation and option: 20 compiled steps against eager's; minutes.
 

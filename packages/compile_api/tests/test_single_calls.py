@@ -29,6 +29,15 @@ def test_random_calls_agree_with_eager(tmp_path):
     assert (found["calls"], found["differ"]) == (24, [])
 
 
+def test_two_thousand_calls_did():
+    report = json.loads((FOLDER / "complete_run.json").read_text())
+    known = json.loads((FOLDER / "known_differences.json").read_text())
+    assert report["calls"] >= 2000
+    assert {text.partition(":")[0] for text in report["differ"]} == known.keys()
+    assert len(known) <= 4  # only ever fewer
+    assert all(len(cause) > 10 for cause in known.values())
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_zero_at_a_limit_keeps_its_sign(dtype):
     def program(x):
