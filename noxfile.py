@@ -425,7 +425,7 @@ def symbolic_operators(session: nox.Session) -> None:
 def random_calls(session: nox.Session) -> None:
     """2,000 random calls of single operators at the edges of their dtypes, compiled against eager; minutes.
 
-    The report, `complete_run.json`, is committed beside the script; `known_differences.json` says why what differs does.
+    The report, `complete_run.json`, is committed beside the script; `known_differences.json` names the causes.
     """
     _prepare(session, *PACKAGES)
     script = Path("packages/compile_api/tests/single_calls/run.py")
