@@ -71,3 +71,21 @@ def test_eager_order_over_transposed_memory(draw):
     for want, got in zip(*results, strict=True):
         torch.testing.assert_close(got, want)
         assert got.stride() == want.stride()
+
+
+def test_a_draw_from_a_computed_value_that_nobody_reads():
+    def function(x):
+        probabilities = (x * 2).softmax(-1)
+        torch.multinomial(probabilities, 1)
+        torch.bernoulli(probabilities)
+        return torch.rand(3) * x.sin()
+
+    compiled = compile_api.compile(function, options={"fallback_random": True})
+    results = []
+    for run in (function, compiled):
+        torch.manual_seed(0)
+        x = torch.linspace(-1, 1, 12).reshape(4, 3).requires_grad_()
+        output = run(x)
+        output.sum().backward()
+        results.append((output, x.grad, torch.rand(3)))
+    torch.testing.assert_close(*results)

@@ -188,6 +188,8 @@ def _forward_graph(
     late: set[fx.Node],
 ) -> tuple[fx.GraphModule, list[Saved]]:
     live = {item for item in (*results, *crossing) if isinstance(item, fx.Node)}
+    # Draws that nobody reads still move the generator on; what they draw from is needed too.
+    live |= {node for node in joint.graph.nodes if node.meta.get("impure") and node not in late}
     for node in reversed(joint.graph.nodes):
         if node in live:
             live.update(node.all_input_nodes)
@@ -199,7 +201,7 @@ def _forward_graph(
             if not is_tangent(node):
                 inputs[node] = len(inputs)
                 copied[node] = _copy(graph, node, copied)
-        elif node in live or (node.op != "output" and node.meta.get("impure") and node not in late):
+        elif node in live and node.op != "output":
             copied[node] = _copy(graph, node, copied)
     final: list[object] = [copied[item] if isinstance(item, fx.Node) else item for item in results]
     numbers = {item: number for number, item in enumerate(results) if isinstance(item, fx.Node)}

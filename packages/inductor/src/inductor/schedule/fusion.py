@@ -52,6 +52,9 @@ class Fusion:
     items: list[Group | OperatorCall | None] = field(default_factory=list)
     notes: list[FusionNote] = field(default_factory=list)
     ancestors: list[int] = field(default_factory=list)
+    drawn: dict[int, int | None] = field(
+        default_factory=dict
+    )  # each draw of numbers and the one before it
     writers: dict[str, list[int]] = field(default_factory=dict)
     readers: dict[str, list[int]] = field(default_factory=dict)
     awaited: set[str] = field(default_factory=set)
@@ -109,6 +112,10 @@ def fuse(
     for node in _column_sums_last(nodes, infos):
         dependencies = _dependencies(fusion, node)
         if isinstance(node, OperatorCall):
+            before = next(reversed(fusion.drawn), None)
+            if not _seedless(node):
+                fusion.drawn[len(fusion.items)] = before
+                dependencies |= set() if before is None else {before}
             _append(fusion, node, dependencies)
             _register(fusion, len(fusion.items) - 1, node)
             continue
@@ -335,11 +342,14 @@ def _nodes(item: Group | OperatorCall | None) -> list[LoopNode | OperatorCall]:
 
 
 def ordered(fusion: Fusion) -> list[Group | OperatorCall]:
-    """Groups and calls in an order of execution, as near to the graph's as dependencies allow."""
+    """Groups and calls in an order of execution, as near to the graph's as dependencies allow; draws keep theirs."""
     direct: list[set[int]] = [set() for _ in fusion.items]
     for number, item in enumerate(fusion.items):
         for node in _nodes(item):
             direct[number] |= _dependencies_within(fusion, node, number)
+        draw = fusion.drawn.get(number)
+        if draw is not None:
+            direct[number].add(draw)
     waiting = [len(before) for before in direct]
     followers: list[list[int]] = [[] for _ in fusion.items]
     for number, before in enumerate(direct):
