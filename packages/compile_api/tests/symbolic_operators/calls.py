@@ -444,3 +444,5 @@ PINNED = {
     "unravel_index": "torch's Python makes a tensor of the shape's products",
 }  # fmt: skip
 """Calls that are compiled once for each size, or break: what pins the size."""
+if torch.__version__ < (2, 13):  # 2.11 measured
+    PINNED["F.cross_entropy probabilities"] = "C++ of this torch reads sizes as numbers"

@@ -174,7 +174,9 @@ class _Question:
         if isinstance(value, (torch.SymInt, torch.SymFloat)):
             self.varying.append(value)
             value = self.number(value)
-        elif isinstance(value, (torch.SymBool, torch.Generator)):
+        elif isinstance(value, torch.SymBool):
+            value = True  # every dtype holds both
+        elif isinstance(value, torch.Generator):
             value = None
         key.append(value.__class__)
         key.append(str(value) if isinstance(value, (float, complex)) else value)  # NaN, -0.0
