@@ -82,6 +82,24 @@ def test_functions_of_strips_are_within_two_ulp(name):
         assert torch.equal(out[-7:].signbit(), x[-7:].signbit())
 
 
+@pytest.mark.parametrize("name", ["sin", "cos", "tan"])
+def test_circular_functions_of_numbers_of_any_size(name):
+    x = torch.cat([torch.logspace(-44, 38.5, 80_001), torch.randn(80_000) * 30])
+    x = torch.cat([x, -x, torch.tensor([0.0, -0.0, torch.inf, -torch.inf, torch.nan])])
+    exact = getattr(torch, name)(x.double())
+    body = pointwise(x.numel(), F32, name)
+    assert in_strips(body)
+    for shuffled in (
+        torch.arange(x.numel()),
+        torch.randperm(x.numel()),
+    ):  # strips of one kind, of both
+        out = run(body, x[shuffled].contiguous(), torch.empty_like(x))
+        assert ulps(out, exact[shuffled]) <= 2
+        assert torch.equal(
+            out.signbit() & ~out.isnan(), (exact.signbit() & ~exact.isnan())[shuffled]
+        )
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("length", [5, 32, 33, 63, 64, 96, 100, 129])
 @pytest.mark.parametrize("source", [F32, torch.bfloat16, torch.int8, torch.bool])

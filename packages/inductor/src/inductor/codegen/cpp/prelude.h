@@ -310,15 +310,56 @@ CI f32 ci_erfc(f32 x) { return (f32)__builtin_erfc((f64)x); }
 CI f64 ci_erfc(f64 x) { return __builtin_erfc(x); }
 
 // ---- circular functions -----------------------------------------------------------------------------------------------
-// Float arguments are reduced in double by two fused steps, which is exact enough up to 1e15; beyond, the result stays
-// in [-1, 1] but its digits are those of a neighbouring argument.
-CI f64 ci_quadrant(f64 x, u64 *quadrant) {
-  f64 c = x > 1e15 ? 1e15 : (x < -1e15 ? -1e15 : x);
-  f64 t = ci_fma(c, 0.6366197723675814, 0x1.8p52);
+// Float arguments are reduced in double by two fused steps, which is exact up to CI_NEAR. Larger ones are multiplied by
+// 2 / pi of which the whole turns have been taken out beforehand (after M. Payne and R. Hanek, 1983); loops in strips do
+// that only where a strip has some.
+#define CI_NEAR 0x1p33f
+CI f64 ci_quadrant_near(f64 x, u64 *quadrant) {
+  f64 t = ci_fma(x, 0.6366197723675814, 0x1.8p52);
   *quadrant = ci_bits(t);
   f64 n = t - 0x1.8p52;
-  f64 r = ci_fma(n, -0x1.921fb54442d18p+0, c);
+  f64 r = ci_fma(n, -0x1.921fb54442d18p+0, x);
   return ci_fma(n, -0x1.1a62633145c07p-54, r);
+}
+// Of powers of two times 2 / pi, without whole turns: what multiplies an argument of exponent 33 + 2 i or 34 + 2 i. The first
+// has at most 28 bits, so that its product with a float's 24 and one more of the exponent is exact.
+static const f64 ci_turns[48] = {
+    -0x1.9f246c0000000p-14, -0x1.9f246c8000000p-14, -0x1.9f246c6000000p-14, 0x1.836e4e4000000p-16,
+    -0x1.f246c6e000000p-18, 0x1.b727220000000p-23, 0x1.b727220000000p-23, -0x1.236377c000000p-25,
+    0x1.b939106000000p-26, -0x1.1b1bbea000000p-28, -0x1.b1bbeb0000000p-32, -0x1.b1bbeae000000p-32,
+    0x1.391054a000000p-34, 0x1.c882a54000000p-37, -0x1.bbead60000000p-40, -0x1.bbead60000000p-40,
+    0x1.1054a80000000p-42, 0x1.054a7f0000000p-46, 0x1.054a7f0000000p-46, 0x1.529fc20000000p-52,
+    0x1.529fc28000000p-52, 0x1.529fc28000000p-52, 0x1.4a7f09e000000p-54, 0x1.29fc276000000p-56,
+    0x1.4fe13ac000000p-59, -0x1.603d8a8000000p-60, -0x1.80f62a0000000p-62, 0x1.fc2757e000000p-64,
+    -0x1.ec54180000000p-71, -0x1.ec54170000000p-71, -0x1.ec54170000000p-71, 0x1.3abe900000000p-75,
+    0x1.3abe8fc000000p-75, -0x1.8a82e0a000000p-76, 0x1.d5f47d4000000p-78, -0x1.505c158000000p-81,
+    0x1.5f47d4e000000p-82, 0x1.7d1f534000000p-84, 0x1.f47d4d4000000p-86, -0x1.7056590000000p-91,
+    -0x1.7056590000000p-91, 0x1.1f534de000000p-92, 0x1.f534de0000000p-96, 0x1.f534ddc000000p-96,
+    -0x1.5964480000000p-101, -0x1.5964480000000p-101, 0x1.4d37704000000p-102, 0x1.34ddc0e000000p-104,
+};
+static const f64 ci_turns_rest[48] = {
+    -0x1.bbead603d8a83p-40, 0x1.1054a7f09d5f4p-42, -0x1.df56b01ec5417p-43, 0x1.054a7f09d5f48p-46,
+    -0x1.f56b01ec54170p-47, 0x1.529fc2757d1f5p-52, 0x1.529fc2757d1f5p-52, -0x1.5ac07b1505c16p-53,
+    -0x1.6b01ec5417056p-55, -0x1.ac07b1505c159p-57, 0x1.4fe13abe8fa9ap-59, 0x1.3f84eafa3ea6ap-61,
+    0x1.fc2757d1f534ep-64, -0x1.ec54170565912p-71, -0x1.ec54170565912p-71, -0x1.ec54170565912p-71,
+    -0x1.ec54170565912p-71, 0x1.3abe8fa9a6ee0p-75, 0x1.3abe8fa9a6ee0p-75, 0x1.d5f47d4d37703p-78,
+    -0x1.505c1596447e5p-81, -0x1.505c1596447e5p-81, -0x1.4170565911f92p-83, -0x1.05c1596447e49p-85,
+    -0x1.70565911f924fp-91, -0x1.70565911f924fp-91, -0x1.70565911f924fp-91, -0x1.c1596447e493bp-93,
+    0x1.f534ddc0db629p-96, -0x1.596447e493ad5p-101, -0x1.596447e493ad5p-101, -0x1.596447e493ad5p-101,
+    -0x1.65911f924eb53p-103, -0x1.96447e493ad4dp-105, 0x1.a6ee06db14acdp-107, -0x1.6447e493ad4cep-109,
+    -0x1.911f924eb5336p-111, 0x1.bb81b6c52b328p-113, -0x1.11f924eb53362p-115, -0x1.1f924eb53361ep-119,
+    -0x1.1f924eb53361ep-119, -0x1.f924eb53361dep-123, -0x1.f924eb53361dep-123, 0x1.b6c52b3278872p-129,
+    0x1.b6c52b3278872p-129, 0x1.b6c52b3278872p-129, -0x1.24eb53361de38p-131, -0x1.275a99b0ef1bfp-134,
+};
+CI f64 ci_quadrant(f64 x, u64 *quadrant) {
+  f64 near = ci_quadrant_near(x, quadrant);
+  i64 half = ((i64)(ci_bits(x) << 1 >> 54)) - ((1023 + 33) >> 1);
+  half = half < 0 ? 0 : (half > 47 ? 47 : half);
+  f64 p = x * ci_turns[half], q = x * ci_turns_rest[half];
+  f64 t = (p + q) + 0x1.8p52;
+  bool large = __builtin_fabs(x) > (f64)CI_NEAR;
+  *quadrant = large ? ci_bits(t) : *quadrant;
+  return large ? ((p - (t - 0x1.8p52)) + q) * 0x1.921fb54442d18p+0 : near;
 }
 CI f64 ci_sin_core(f64 r) {
   f64 s = r * r, p = 2.71658691508247e-06;
@@ -334,28 +375,38 @@ CI f64 ci_cos_core(f64 r) {
   p = ci_fma(p, s, 0.04166666664639407);
   return ci_fma(s * s, p, ci_fma(s, -0.5, 1.0));
 }
-CI f32 ci_sin(f32 x) {
-  u64 q;
-  f64 r = ci_quadrant(x, &q), a = ci_sin_core(r), b = ci_cos_core(r);
+CI f32 ci_sin_of(f32 x, f64 r, u64 q) {
+  f64 a = ci_sin_core(r), b = ci_cos_core(r);
   f64 v = q & 1 ? b : a;
   v = ci_f64_of(ci_bits(v) ^ ((q & 2) << 62));
   v = __builtin_fabsf(x) < CI_INF ? v : (f64)CI_NAN;
   return x == 0.0f ? x : (f32)v;
 }
-CI f32 ci_cos(f32 x) {
-  u64 q;
-  f64 r = ci_quadrant(x, &q), a = ci_sin_core(r), b = ci_cos_core(r);
+CI f32 ci_cos_of(f32 x, f64 r, u64 q) {
+  f64 a = ci_sin_core(r), b = ci_cos_core(r);
   f64 v = q & 1 ? a : b;
   v = ci_f64_of(ci_bits(v) ^ (((q + 1) & 2) << 62));
   return (f32)(__builtin_fabsf(x) < CI_INF ? v : (f64)CI_NAN);
 }
-CI f32 ci_tan(f32 x) {
-  u64 q;
-  f64 r = ci_quadrant(x, &q), a = ci_sin_core(r), b = ci_cos_core(r);
+CI f32 ci_tan_of(f32 x, f64 r, u64 q) {
+  f64 a = ci_sin_core(r), b = ci_cos_core(r);
   f64 v = q & 1 ? -b / a : a / b;
   v = __builtin_fabsf(x) < CI_INF ? v : (f64)CI_NAN;
   return x == 0.0f ? x : (f32)v;
 }
+#define CI_CIRCULAR(name)                 \
+  CI f32 ci_##name##_near(f32 x) {        \
+    u64 q;                                \
+    f64 r = ci_quadrant_near(x, &q);      \
+    return ci_##name##_of(x, r, q);       \
+  }                                       \
+  CI f32 ci_##name(f32 x) {               \
+    u64 q;                                \
+    f64 r = ci_quadrant(x, &q);           \
+    return ci_##name##_of(x, r, q);       \
+  }
+CI_CIRCULAR(sin) CI_CIRCULAR(cos) CI_CIRCULAR(tan)
+#undef CI_CIRCULAR
 CI f64 ci_sin(f64 x) { return __builtin_sin(x); }
 CI f64 ci_cos(f64 x) { return __builtin_cos(x); }
 CI f64 ci_tan(f64 x) { return __builtin_tan(x); }

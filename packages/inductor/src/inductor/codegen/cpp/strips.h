@@ -111,6 +111,22 @@ CI_STRIP ci_exp_strip(f32 *to, const f32 *from) {
 #endif
 }
 
+#define CI_CIRCULAR_STRIP(name)                                             \
+  CI_STRIP ci_##name##_strip(f32 *to, const f32 *from) {                    \
+    u32 large = 0;                                                          \
+    _Pragma("omp simd reduction(| : large)") for (int k = 0; k < N; k++)    \
+        large |= __builtin_fabsf(from[k]) > CI_NEAR;                        \
+    if (__builtin_expect(large == 0, 1)) {                                  \
+      _Pragma("omp simd") for (int k = 0; k < N; k++) to[k] = ci_##name##_near(from[k]); \
+    } else {                                                                \
+      for (int k = 0; k < N; k++) to[k] = ci_##name(from[k]);               \
+    }                                                                       \
+  }
+CI_CIRCULAR_STRIP(sin)
+CI_CIRCULAR_STRIP(cos)
+CI_CIRCULAR_STRIP(tan)
+#undef CI_CIRCULAR_STRIP
+
 #ifdef CI_STRIP_ERF
 #if defined(__AVX512F__) && !defined(__clang__)
 CI_STRIP ci_erf_strip(f32 *to, const f32 *from) {

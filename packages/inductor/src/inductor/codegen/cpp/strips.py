@@ -1,9 +1,9 @@
 """Vector loops in strips: neighbouring points together, and what the vectoriser can't write done for all at once.
 
 Comes in: an `EntryPrinter`. Goes out: loops of a constant number of steps, between them calls of `strips.h`'s functions
-over as many values: the narrowing of results to half precision, exponentials, error functions. The compiler unrolls
-such loops and keeps the strip's arrays in registers. Invariant: a strip reads and writes only points of its loop, and
-does no point twice unless that changes nothing.
+over as many values: the narrowing of results to half precision, exponentials, error and circular functions. The
+compiler unrolls such loops and keeps the strip's arrays in registers. Invariant: a strip reads and writes only points
+of its loop, and does no point twice unless that changes nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["StripPrinter"]
 
-_WHOLE = {"erf": False, "exp": True}
+_WHOLE = {"erf": False, "exp": True, "sin": False, "cos": False, "tan": False}
 """Operations that `strips.h` has for a strip of floats; True: better than one by one only on vectors of 512 bits."""
 
 _NARROWED = frozenset({torch.bfloat16, torch.float16})
