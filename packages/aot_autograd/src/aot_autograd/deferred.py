@@ -110,11 +110,6 @@ class Worker:
 _worker = Worker()
 
 
-def wait_for_backwards() -> None:
-    """Wait until no backward is being compiled in the background."""
-    _worker.wait()
-
-
 class Deferred:
     """A compiled backward to be; safe to start and to ask for from several threads.
 

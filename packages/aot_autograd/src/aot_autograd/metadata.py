@@ -218,8 +218,3 @@ class FunctionMetadata:
         if not self.made_of:
             return len(self.differentiable)
         return sum(1 if one is None else len(one.metas) for one in self.made_of)
-
-    @property
-    def user_values(self) -> int:
-        """Number of graph outputs, after the mutations, that belong to the user."""
-        return len(self.value_requires_grad) - self.mutation_values

@@ -22,7 +22,6 @@ from aot_autograd._torch import (
     OpOverload,
     checkpoint_hook,
     current_autograd_node,
-    has_composite_explicit,
     has_composite_implicit,
     is_kept_by_policy,
     next_autograd_number,
@@ -84,11 +83,6 @@ def _may_alias(operator: OpOverload) -> bool:
     return any(result.alias_info is not None for result in operator._schema.returns)
 
 
-@cache
-def _is_explicit_loop(operator: OpOverload) -> bool:
-    return operator.name().startswith("aten::_foreach") and has_composite_explicit(operator)
-
-
 class RecordingContext:
     """Records what fake tensors go through. One object per trace.
 
@@ -96,7 +90,6 @@ class RecordingContext:
         table: Decompositions by overload.
         fallback_random: Leave random operators to ATen, in program order.
         environment: The size environment of the inputs, or None when all sizes are numbers.
-        seeds: Nodes of seeds drawn by an earlier trace of the same function, to be used again.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ from primtorch import DRAWN_IN_PLACE, draws_in_place
 from primtorch.fake import FakeTensor, functional_form
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from aot_autograd.metadata import ViewChain, ViewStep
     from aot_autograd.recorder import Recorder
@@ -380,14 +380,6 @@ def undoing(layout: ViewChain) -> ViewChain:
 
 REFUSED = frozenset((aten.set_, aten.resize_, aten.resize_as_, aten.set_data))
 """Operators after which a tensor stands for other memory."""
-
-
-def _same_places(target: FakeTensor, size: Sequence[Any], stride: Sequence[Any]) -> bool:
-    """Whether a layout shows each element where it is: only strides of single elements differ."""
-    if tuple(size) != tuple(target.shape):
-        return False
-    pairs = zip(size, stride, target.stride(), strict=True)
-    return all(extent == 1 or new == old for extent, new, old in pairs)
 
 
 def change_layout(

@@ -83,7 +83,6 @@ class BreakReason(enum.Enum):
     )
     DISABLED = ("disabled", "remove dynamo.disable from the function, or don't call it here")
     REQUESTED = ("requested", "remove the call of dynamo.graph_break()")
-    GENERATOR = ("generator", "don't suspend a generator across the statement")
     RECURSION = ("recursion", "rewrite the recursion as a loop")
 
     @property

@@ -1,4 +1,4 @@
-"""Rules of quantization-aware training and of histograms: what they promise is what eager gives, in its layouts."""
+"""Rules of quantization-aware training: what they promise is what eager gives, in its layouts."""
 
 import pytest
 import torch
@@ -18,7 +18,6 @@ LEARNED, LEARNED_CHANNELS = (
 )
 LEARNED_BACK = aten._fake_quantize_learnable_per_tensor_affine_backward.default
 CHANNELS_BACK = aten._fake_quantize_learnable_per_channel_affine_backward.default
-EDGES = torch.linspace(-1, 2, 5)
 CALLS = {
     "tensor": (aten.fake_quantize_per_tensor_affine_cachemask.default, (X, 0.1, 3, 0, 255)),
     "tensor, turned": (
@@ -42,11 +41,6 @@ CALLS = {
         CHANNELS_BACK,
         (X, X, CHANNELS, CHANNELS * 0, 1, 0, 255, 1.0),
     ),
-    "histogram": (aten.histogram.bin_ct, (X, 7)),
-    "histogram, edges": (aten.histogram.bins_tensor, (TURNED, EDGES)),
-    "edges": (aten._histogramdd_bin_edges.default, (X[:, :2], [2, 3])),
-    "several dimensions": (aten._histogramdd_from_bin_cts.default, (X[:, :2], [2, 3])),
-    "several, edges": (aten._histogramdd_from_bin_tensors.default, (X[:, :2], [EDGES, EDGES[:3]])),
 }
 
 
@@ -65,11 +59,6 @@ REFUSED = {
         aten.fake_quantize_per_channel_affine_cachemask.default,
         (X, CHANNELS, torch.zeros(6, dtype=torch.int32), 0, 0, 255),
     ),
-    "integers": (aten.histogram.bin_ct, (torch.arange(4), 7)),
-    "no bins": (aten.histogram.bin_ct, (X, 0)),
-    "edges of another dtype": (aten.histogram.bins_tensor, (X, EDGES.double())),
-    "a vector": (aten._histogramdd_from_bin_cts.default, (X[0], [2])),
-    "too few numbers of bins": (aten._histogramdd_from_bin_cts.default, (X[:, :2], [2])),
 }
 
 

@@ -131,7 +131,6 @@ _PYTHON_METHODS: dict[types.FunctionType, str] = {
     for name, value in vars(torch.Tensor).items()
     if isinstance(value, types.FunctionType)
 }
-_ALLOWED_SETTERS: frozenset[str] = frozenset()
 _CACHE: dict[Any, Kind] = {}
 _OWNERS: dict[types.FunctionType, type | None] = {}
 

@@ -36,7 +36,6 @@ class Machine:
     __slots__ = (
         "break_ticks",
         "breaks_raise",
-        "current_exception",
         "failed_finally",
         "frames",
         "interpreting",
@@ -49,7 +48,6 @@ class Machine:
         self.frames: list[Frame] = []
         self.ticks = 0
         self.break_ticks = break_ticks
-        self.current_exception: BaseException | None = None
         self.interpreting = True  # the program runs: what it drops is dropped for it, too
         self.failed_finally: GraphBreak | None = None  # in a generator that was dropped
         self.breaks_raise: bool | None = None  # in a region of the program that says so
@@ -195,10 +193,6 @@ class Machine:
             if frame.exceptions:
                 return frame.exceptions[-1]
         return None
-
-    def user_frame(self) -> Frame | None:
-        """The innermost frame."""
-        return self.frames[-1] if self.frames else None
 
 
 # What tensor operations raise at run time, and the bases of those.

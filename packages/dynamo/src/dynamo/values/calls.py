@@ -332,7 +332,7 @@ def _object(
     if isinstance(function, weakref.ref) and not args and not kwargs:
         return referent(machine, function)
     if isinstance(function, SCRIPTED):
-        return _scripted(machine, function, args, kwargs, resumable=resumable)
+        return call(machine, _behind_script(machine, function), args, kwargs, resumable=resumable)
     wrapped = getattr(function, "__wrapped__", None)
     if isinstance(function, functools._lru_cache_wrapper):
         if is_known_outside(machine, function, args, kwargs):
@@ -362,22 +362,14 @@ def _object(
     return call_native(machine, function, args, kwargs)
 
 
-def _scripted(
-    machine: Machine,
-    function: Any,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    resumable: bool,
-) -> Any:
-    """TorchScript: the Python function that it was compiled from, where that is known."""
+def _behind_script(machine: Machine, function: Any) -> Any:
+    """The Python function that TorchScript was compiled from, where that is known."""
     if not hasattr(function, SCRIPTED_FROM):  # traced, or a module's method
         raise GraphBreak(
             BreakReason.UNSUPPORTED_CALL,
             f"{getattr(function, 'name', 'a function')} is compiled TorchScript, which is not captured",
         )
-    original = attributes.load(machine, function, SCRIPTED_FROM)
-    return call(machine, original, args, kwargs, resumable=resumable)
+    return attributes.load(machine, function, SCRIPTED_FROM)
 
 
 def _attrgetter(machine: Machine, getter: Any, args: tuple[Any, ...]) -> Any:

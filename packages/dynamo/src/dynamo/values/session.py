@@ -26,7 +26,7 @@ from dynamo.source import (
     Source,
 )
 from dynamo.values.shadows import DELETED, Lazy, Shadow, snapshot
-from dynamo.values.wrap import guard_new_object, wrap
+from dynamo.values.wrap import wrap
 from primtorch.serial import is_trusted_module
 
 if TYPE_CHECKING:
@@ -439,10 +439,6 @@ class Session:
             function.__code__,
             self.source_line,
         )
-
-    def new_object(self, value: Any, source: Source) -> Any:
-        """Register an object from outside and guard its type."""
-        return guard_new_object(self, value, source)
 
     def check_iterator(self, value: Any) -> None:
         """Refuse to advance an iterator from outside."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from inductor.errors import UnsupportedOperationError
-from inductor.ir.index import delinearize, linear_index, product
+from inductor.ir.index import delinearize, product
 from inductor.ir.nodes import View
 from inductor.lowering.layouts import same_layout
 from inductor.lowering.registry import lowers
@@ -578,13 +578,3 @@ def _moved(builder: Builder, x: Value, load: Callable[[Recorder, Coordinates], S
         loads=1 if x.stored else x.loads,
         stride=fact.stride,
     )
-
-
-def flat_coordinate(place: Coordinates, shape: Sequence[Size]) -> Size:
-    """The row-major number of an element."""
-    stride: list[Size] = []
-    running: Size = 1
-    for extent in reversed(shape):
-        stride.append(running)
-        running = running * extent
-    return linear_index(place, tuple(reversed(stride)))

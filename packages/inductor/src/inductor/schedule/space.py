@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from inductor.analysis import coefficients
-from inductor.ir.index import delinearize, product
+from inductor.ir.index import delinearize
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,11 +109,6 @@ def align_by_access(
         rest.remove(partner)
         mapping[symbol] = partner
     return mapping
-
-
-def same_size(first: Sequence[Size], second: Sequence[Size]) -> bool:
-    """Whether two spaces have as many points."""
-    return product(first) == product(second)
 
 
 def unflatten(symbol: Symbol, extents: Sequence[Size]) -> tuple[Size, ...]:

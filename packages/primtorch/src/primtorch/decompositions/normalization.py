@@ -29,10 +29,6 @@ def _statistics_dtype(input: Tensor, *parameters: Tensor | None) -> torch.dtype:
     return input.dtype
 
 
-def _optional(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    return None if tensor is None else cast(tensor, dtype)
-
-
 @decomposes(aten.native_layer_norm.default)
 def native_layer_norm(
     input: Tensor,

@@ -75,9 +75,6 @@ class Reductions(MemoryAccess):
         """A place after all others."""
         return str(2**63 - 1 if self._kernel.decisions.wide_index else 2**31 - 1)
 
-    def _linear(self) -> str:
-        return f"tl.broadcast_to(r, {self._tile_shape()})"
-
     def _prepared(self, accumulator: Accumulator) -> tuple[str, torch.dtype]:
         """The value to combine, and the dtype it is combined in."""
         value, dtype = accumulator.values[0], accumulator.dtype
