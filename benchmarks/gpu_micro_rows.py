@@ -17,7 +17,7 @@ from torch.nn import functional
 from benchmarks import micro
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 WIDE = torch.bfloat16
 DROPPED = 0.1
@@ -203,7 +203,12 @@ def _sums(s: Sizes) -> Iterator[Row]:
         yield Row(
             "sum of all", f"{n}x{m}", sum_of_all, lambda n=n, m=m: (s.random(n, m),), 2 * n * m
         )
-    for shape in ((8192, 1024), (65536, 256), (16384, 4096)):
+    yield from column_sums(s, ((8192, 1024), (65536, 256), (16384, 4096)))
+
+
+def column_sums(s: Sizes, shapes: Iterable[tuple[int, ...]]) -> Iterator[Row]:
+    """Sums over the rows of matrices."""
+    for shape in shapes:
         n, m = s(*shape)
         yield Row(
             "column sum", f"{n}x{m}", column_sum, lambda n=n, m=m: (s.random(n, m),), 2 * n * m

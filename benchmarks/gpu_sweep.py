@@ -34,8 +34,8 @@ from torch import Tensor
 from aot_autograd import AotOptions, aot_module_simplified
 from benchmarks import gpu_cold
 from benchmarks.gpu_micro import CardClock
-from benchmarks.gpu_micro_rows import WIDE, Row, Sizes, rows
-from benchmarks.gpu_sweep_variants import VARIANTS, Variant
+from benchmarks.gpu_micro_rows import WIDE, Row, Sizes, column_sums, rows
+from benchmarks.gpu_sweep_variants import MORE_COLUMNS, VARIANTS, Variant
 from inductor import InductorOptions
 from inductor.codegen.triton import sweeps as sweeps_module
 from inductor.devices.gpu import triton_source
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from inductor.codegen.triton import TritonSource
     from inductor.ir import Program
-    from inductor.runtime.gpu_driver import DeviceFunction
+    from inductor.runtime.gpu_driver import DeviceFunction, GpuDriver
     from inductor.runtime.triton_build import TritonBinary
 
 ROUNDS = 5
@@ -164,7 +164,8 @@ class Candidate:
 
 def candidate(row: Row, graph: torch.fx.GraphModule, variant: Variant) -> Candidate:
     """Plan a row under a variant's rules and write its kernels."""
-    measured, enough = blocks_module._measured, split_module._ENOUGH_PROGRAMS
+    measured = blocks_module._measured
+    enough = split_module._ENOUGH_PROGRAMS, split_module._MOST_PROGRAMS
 
     def changed(kernel: Kernel, card: Any) -> blocks_module.Blocks:
         return variant.blocks(kernel, measured(kernel, card))
@@ -183,6 +184,7 @@ def candidate(row: Row, graph: torch.fx.GraphModule, variant: Variant) -> Candid
         blocks_module.ENDING_HOLDS = variant.ending_holds
     if variant.programs_a_unit:
         split_module._ENOUGH_PROGRAMS = variant.programs_a_unit
+        split_module._MOST_PROGRAMS = variant.programs_a_unit
     try:
         program = plan(graph, OPTIONS)
         kernels = kernels_of(program)
@@ -192,7 +194,8 @@ def candidate(row: Row, graph: torch.fx.GraphModule, variant: Variant) -> Candid
             if source is not None:
                 sources[kernel.name] = source
     finally:
-        blocks_module._measured, split_module._ENOUGH_PROGRAMS = measured, enough
+        blocks_module._measured = measured
+        split_module._ENOUGH_PROGRAMS, split_module._MOST_PROGRAMS = enough
         sweeps_module._early, groups_module._fit_common = early, common
         endings_module._MOST_BYTES, endings_module._MOST_TURNS, blocks_module.ENDING_HOLDS = ending
     return Candidate(row, variant, program, sources)
@@ -224,6 +227,7 @@ class Runner:
         self._driver = open_driver()
         self.storages = dict(storages)
         self._launches: list[tuple[DeviceFunction, int, list[ctypes.c_void_p]]] = []
+        self._dependent = found.variant.dependent
         memory = Memory(found.program.graph.buffers, {}, {})
         for step in found.program.schedule.steps:
             if not isinstance(step, Kernel):
@@ -248,8 +252,49 @@ class Runner:
     def __call__(self) -> None:
         """One run of all kernels, on torch's current stream."""
         stream = torch.cuda.current_stream().cuda_stream
-        for function, grid, values in self._launches:
-            self._driver.launch(function, grid, stream, values)
+        for number, (function, grid, values) in enumerate(self._launches):
+            if number and self._dependent:
+                launch_dependent(self._driver, function, grid, stream, values)
+            else:
+                self._driver.launch(function, grid, stream, values)
+
+
+class _Attribute(ctypes.Structure):
+    """The driver's CUlaunchAttribute."""
+
+    _fields_ = (("number", ctypes.c_int), ("_", ctypes.c_int), ("value", ctypes.c_int * 16))
+
+
+class _Configuration(ctypes.Structure):
+    """The driver's CUlaunchConfig."""
+
+    _fields_ = (
+        ("extents", ctypes.c_uint * 6),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("count", ctypes.c_uint),
+    )
+
+
+_BEGINS_EARLY = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+
+
+def launch_dependent(
+    driver: GpuDriver,
+    function: DeviceFunction,
+    grid: int,
+    stream: int,
+    arguments: list[ctypes.c_void_p],
+) -> None:
+    """Start a kernel that may begin before the one before it on the stream has ended."""
+    values = [*arguments, ctypes.c_void_p(0), ctypes.c_void_p(0)]
+    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+    early = _Attribute(_BEGINS_EARLY, 0, (ctypes.c_int * 16)(1))
+    extents = (ctypes.c_uint * 6)(grid, 1, 1, function.threads, 1, 1)
+    configuration = _Configuration(extents, function.shared, stream, ctypes.addressof(early), 1)
+    handle = ctypes.c_void_p(function.handle)
+    driver._call("cuLaunchKernelEx", ctypes.byref(configuration), handle, pointers, None)
 
 
 def inputs_of(program: Program, row: Row) -> dict[str, Tensor]:
@@ -405,7 +450,9 @@ def _candidates(
 ) -> Iterator[Candidate]:
     """Plan all and begin to compile them, rows in the order of their variants."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    known = {f"{row.name} {row.size}": row for row in rows(device)}
+    shapes = [tuple(map(int, size.split("x"))) for size in MORE_COLUMNS]
+    every = [*rows(device), *column_sums(Sizes(device, None), shapes)]
+    known = {f"{row.name} {row.size}": row for row in every}
     for name, variants in VARIANTS.items():
         if only and not any(part in name for part in only.split(";")):
             continue

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["VARIANTS", "Variant"]
 
 UNITS = 132
+MORE_COLUMNS = ("32768x2048", "65536x1024", "16384x16384", "4096x8192", "262144x512")
+"""Column sums of sizes that only the sweep asks for."""
 
 
 def _same_blocks(kernel: Kernel, blocks: Blocks) -> Blocks:
@@ -47,6 +49,7 @@ class Variant:
         ending_holds: bytes of its operands that a thread of an ending holds; 0: as the rules say.
         apart: rows are not walked beside points whose loops cut across theirs.
         late: rows' targets are asked for when the rows are reduced, not before.
+        dependent: a kernel begins while the one before ends, and waits for it where it first touches memory.
         wrong_on_purpose: a bound, whose results are other ones.
     """
 
@@ -59,6 +62,7 @@ class Variant:
     ending_holds: int = 0
     apart: bool = False
     late: bool = False
+    dependent: bool = False
     wrong_on_purpose: bool = False
 
 
@@ -195,6 +199,31 @@ def with_helpers(text: str) -> Callable[[TritonSource], TritonSource]:
         return replace(source, text=source.text[:at] + text + "\n\n" + source.text[at:])
 
     return change
+
+
+def waiting(number: int, source: TritonSource, *, signals: bool) -> TritonSource:
+    """A kernel that waits for the one before, if any, and at once lets the next begin where it `signals`."""
+    calls = ["gdc_wait"] * (number > 0) + ["gdc_launch_dependents"] * signals
+    if not calls:
+        return source
+    at = source.text.rindex("@triton.jit")
+    body = source.text.index("):\n", at) + len("):\n")
+    text = source.text[:body] + "".join(f"    {call}()\n" for call in calls) + source.text[body:]
+    head = f"from triton.language.extra.cuda import {', '.join(calls)}\n"
+    return replace(source, text=head + text)
+
+
+def _dependents(also: str = "", **fields: Any) -> list[Variant]:
+    """Kernels launched as dependents of those before: silently, and told to begin by those."""
+    return [
+        Variant(
+            f"{also}begun while the one before ends{', told at its start' if signals else ''}",
+            text=lambda number, source, signals=signals: waiting(number, source, signals=signals),
+            dependent=True,
+            **fields,
+        )
+        for signals in (False, True)
+    ]
 
 
 def asks(warps: int = 0, stages: int = 0) -> Callable[[TritonSource], TritonSource]:
@@ -393,7 +422,7 @@ def _cross_entropy(rows: int, row: int) -> list[Variant]:
                     Variant(f"two launches, {outer} rows, {warps} warps", blocks, ending_bytes=0)
                 )
     two = {"ending_bytes": 0}
-    found.append(Variant("two launches", **two))
+    found += [Variant("two launches", **two), *_dependents("two launches, ", **two)]
     found += [
         Variant(f"ending holds {holds} bytes", ending_holds=holds, ending_turns=64)
         for holds in (64, 128, 512)
@@ -447,7 +476,7 @@ KEPT = r"(tl\.load\(p0 \+ [^\n]*?r0\))\)"
 
 
 def _batch_norm() -> list[Variant]:
-    found = [TODAY]
+    found = [TODAY, *_dependents()]
     found += [
         Variant(f"{number} programs a unit", programs_a_unit=number)
         for number in (2, 4, 8, 12, 16, 24)
@@ -503,6 +532,7 @@ def _batch_norm() -> list[Variant]:
 
 def _divided() -> list[Variant]:
     found = [TODAY, Variant("two launches", ending_bytes=0)]
+    found += _dependents("two launches, ", ending_bytes=0)
     wide = {"ending_turns": 64, "ending_bytes": 1 << 20}
     found += [
         Variant(f"one launch, ending holds {holds} bytes", ending_holds=holds, **wide)
@@ -520,6 +550,32 @@ def _divided() -> list[Variant]:
             wrong_on_purpose=True,
         )
     )
+    return found
+
+
+def _column_tiles() -> list[Variant]:
+    """How many programs sums of columns are divided among, and what tile each takes."""
+    found = [TODAY]
+    found += [
+        Variant(f"{number} programs a unit", programs_a_unit=number, ending_turns=64)
+        for number in (4, 6, 8, 12, 16)
+    ]
+    for number in (8, 12):
+        for outer, inner, warps in ((128, 32, 8), (128, 16, 4), (256, 16, 8), (64, 32, 4)):
+            found.append(
+                Variant(
+                    f"{number} programs a unit, tiles of {outer} x {inner}, {warps} warps",
+                    set_blocks(large_rows, outer=outer, inner=inner, warps=warps),
+                    programs_a_unit=number, ending_turns=64,
+                )
+            )  # fmt: skip
+    found += [
+        Variant(
+            f"8 programs a unit, loads {ahead} turns early",
+            set_blocks(large_rows, ahead=ahead), programs_a_unit=8, ending_turns=64,
+        )
+        for ahead in (2, 3)
+    ]  # fmt: skip
     return found
 
 
@@ -591,7 +647,8 @@ VARIANTS: dict[str, list[Variant]] = {
     "sum of all 16384x16384": _divided(),
     "column sum 8192x1024": _divided(),
     "column sum 65536x256": _divided(),
-    "column sum 16384x4096": _divided(),
+    "column sum 16384x4096": [*_divided(), *_column_tiles()[1:]],
+    **{f"column sum {size}": _column_tiles() for size in MORE_COLUMNS},
     "rms norm backward 262144x768": _columns(RMS, (2, 3)),
     "rms norm backward 65536x256": _columns(
         (

@@ -114,6 +114,19 @@ def test_kernels_that_fill_the_device_or_are_short_stay_whole(device, shape):
     assert steps == [kernel]
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns", "parts"), [(16384, 4096, 16), (65536, 256, 128), (16384, 16384, 4)]
+)
+def test_large_columns_are_divided_among_more_programs(rows, columns, parts):
+    """Twice as many as keep the card busy where each still has 131 kB: the loads of a program are short."""
+    half = torch.bfloat16
+    graph = graph_of(CUDA, x=((rows, columns), half), bias=((columns,), F32), out=((columns,), F32))
+    body = reduction("sum", (columns, rows), half, F32, columns=True)
+    kernel = make_kernel("k0", body, graph.buffers, locals_=(), device=CUDA, nodes=())
+    _, (first, _) = split_kernels(graph, [kernel])
+    assert first.body.ranges == (parts, columns)
+
+
 def test_columns_become_rows_of_partial_results():
     rows, width = 1000, 48
     graph = graph_of(
