@@ -49,7 +49,8 @@ from dynamo.graph.expected import (
     written_inputs,
 )
 from dynamo.graph.gradients import tangled
-from dynamo.graph.recorder import GraphInput, Recorder
+from dynamo.graph.inputs import GraphInput, restore_placeholders
+from dynamo.graph.recorder import Recorder
 from dynamo.graph.sizes import History, Sizes
 from dynamo.graph.stages import has_boundaries, staged
 from dynamo.graph.tensor_classes import as_plain, without_overrides
@@ -602,7 +603,7 @@ def _graph_module(request: Request, recorder: Recorder, outputs: list[Any]) -> A
     nodes = tuple(recorder.node_of(value) for value in outputs)
     output = graph.output(nodes)
     output.meta["val"] = tuple(outputs)
-    recorder.restore_placeholders()
+    restore_placeholders(recorder)
     if recorder.sizes is not None:
         recorder.sizes.require_placeholders(recorder)
     module = torch.fx.GraphModule(recorder.root, graph)

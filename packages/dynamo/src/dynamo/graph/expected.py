@@ -20,7 +20,8 @@ from primtorch.fake import FakeTensor
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from dynamo.graph.recorder import GraphInput, Recorder
+    from dynamo.graph.inputs import GraphInput
+    from dynamo.graph.recorder import Recorder
 
 __all__ = [
     "READ_FOR_JUMPS",

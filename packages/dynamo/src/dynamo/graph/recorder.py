@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import linecache
 import operator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,12 +22,12 @@ from dynamo.graph import calls, gradients
 from dynamo.graph.carve import Region, expose
 from dynamo.graph.data import has_history, replace_data
 from dynamo.graph.expected import READ_FOR_JUMPS, as_condition
+from dynamo.graph.inputs import GraphInput, placeholder, plain_input
 from dynamo.graph.known import ANSWERED, Known, first_as_tensor, made_of_sizes, of_size
 from dynamo.graph.on_fakes import call_on_fakes
 from dynamo.graph.overrides import Overrides
 from dynamo.graph.tensor_classes import has_overrides, has_own_dispatch, is_traced, traced_in
-from dynamo.graph.wrappers import call_with_wrappers, fake_wrapper, grown, holds_wrapper
-from dynamo.guards import GuardKind, TensorGuard
+from dynamo.graph.wrappers import call_with_wrappers, fake_wrapper, holds_wrapper
 from primtorch import substitute
 from primtorch.fake import FactoryMode, FakeTensor, ShapeContext, fakeify
 
@@ -38,18 +37,7 @@ if TYPE_CHECKING:
     from dynamo.source import Source
     from dynamo.values.session import Session
 
-__all__ = ["GraphInput", "Recorder"]
-
-
-@dataclass(slots=True)
-class GraphInput:
-    """One placeholder: where its value comes from and what it stands for."""
-
-    source: Source
-    value: Any
-    node: torch.fx.Node
-    real: Any
-    meta: Any = None  # of a tensor: as it comes in; the program may change its layout in place
+__all__ = ["Recorder"]
 
 
 class _Mode(TorchFunctionMode):
@@ -154,38 +142,10 @@ class Recorder:
                 return self._wrapper_input(session, real, source)
             self.tag(kind)
         with torch._C.DisableTorchFunction():  # neither its class nor capture is asked
-            fake = self._plain_input(session, real, source, static=static)
+            fake = plain_input(self, session, real, source, static=static)
         if has_overrides(kind):
             self.kinds[id(fake)] = kind
         return self._register(session, fake, real, source)
-
-    def _plain_input(
-        self, session: Session, real: torch.Tensor, source: Source, *, static: bool
-    ) -> Any:
-        if real.layout is not torch.strided:
-            raise GraphBreak(BreakReason.UNSUPPORTED_VALUE, f"{source.name()} is {real.layout}")
-        shape: Any = None
-        dynamic: tuple[int, ...] = ()
-        if self.sizes is not None and not static:
-            shape, dynamic = self.sizes.shape_of(source, real)
-        fake = fakeify(real, self.context, shape=shape)
-        steps: tuple[int, ...] = ()
-        if self.sizes is not None and not static:
-            stride, steps = self.sizes.stride_of(source, fake.meta.stride)
-            if steps:
-                sizes = real.shape if shape is None else shape
-                fake = fakeify(real, self.context, shape=sizes, stride=stride)
-        if real.requires_grad and not real.is_leaf:
-            fake = grown(fake)
-        strides: tuple[int, ...] = ()
-        if self.sizes is not None and dynamic:
-            strides = self.sizes.guard_strides(source, real, fake.meta.stride, steps)
-        session.guard(
-            GuardKind.TENSOR,
-            source,
-            TensorGuard.of(real, dynamic_sizes=dynamic, dynamic_strides=(*strides, *steps)),
-        )
-        return fake
 
     def _wrapper_input(self, session: Session, real: Any, source: Source) -> Any:
         """A wrapper whose parts are fakes; the parts are inputs only if the program reads them."""
@@ -231,23 +191,7 @@ class Recorder:
                 BreakReason.UNSUPPORTED_VALUE, "a tensor was made in a way that is not captured"
             )
         source, fake, real = found
-        return self._placeholder(source, fake, real, _input_meta(source, real))
-
-    def _placeholder(
-        self, source: Source, value: Any, real: Any, meta: dict[str, Any]
-    ) -> torch.fx.Node:
-        name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_") or "input"
-        if self._first is None:
-            node = self.graph.placeholder(f"l_{name}")
-        else:
-            with self.graph.inserting_before(self._first):
-                node = self.graph.placeholder(f"l_{name}")
-        node.target = node.name  # two paths may spell alike: `a.b` and `a_b`
-        node.meta["val"] = value
-        node.meta["input"] = meta
-        self.nodes[id(value)] = node
-        self.inputs.append(GraphInput(source, value, node, real, getattr(value, "meta", None)))
-        return node
+        return placeholder(self, source, fake, real)
 
     # -- calls -------------------------------------------------------------------------------------
 
@@ -464,19 +408,19 @@ class Recorder:
         for i, item in enumerate(items):
             if is_traced(item) and id(item) not in self.nodes:
                 part = self.graph.call_function(operator.getitem, (node, i))
-                self._describe(part)
+                self.describe(part)
                 part.meta["val"] = item
                 self.nodes[id(item)] = part
                 if self.sizes is not None and self.sizes.run_time_shapes:
                     self.sizes.note_sizes(part, node, item.shape)
             elif isinstance(item, tuple | list):
                 part = self.graph.call_function(operator.getitem, (node, i))
-                self._describe(part)
+                self.describe(part)
                 part.meta["val"] = tuple(item)
                 for j, inner in enumerate(item):
                     if is_traced(inner):
                         leaf = self.graph.call_function(operator.getitem, (part, j))
-                        self._describe(leaf)
+                        self.describe(leaf)
                         leaf.meta["val"] = inner
                         self.nodes[id(inner)] = leaf
         if type(result) in (tuple, list):
@@ -543,7 +487,7 @@ class Recorder:
     def mark(self) -> torch.fx.Node:
         """A node that says where a region begins; `carve.nodes_since` removes it."""
         node = self.graph.call_function(_beginning, ())
-        self._describe(node)
+        self.describe(node)
         return node
 
     def erase(self, node: torch.fx.Node) -> None:
@@ -558,7 +502,7 @@ class Recorder:
         self._constants.append(value)
         setattr(self.root, name, value)
         node = self.graph.get_attr(name)
-        self._describe(node)
+        self.describe(node)
         node.meta["val"] = None
         return node
 
@@ -571,7 +515,7 @@ class Recorder:
     def state_call(self, function: Any, args: tuple[Any, ...]) -> torch.fx.Node:
         """A call of `primtorch.regions` that changes torch's state until another call restores it."""
         node = self.graph.call_function(function, args)
-        self._describe(node)
+        self.describe(node)
         node.meta["val"] = None
         return node
 
@@ -585,32 +529,11 @@ class Recorder:
             holder = self.attribute(owner, owner.__name__.lower())
             kind, target, args = "call_method", target.__name__, (holder, *args)
         node = self.graph.create_node(kind, target, tuple(args), dict(kwargs))
-        self._describe(node)
-        return node
-
-    def size_placeholder(
-        self, source: Source, value: Any, hint: Any, meta: dict[str, Any]
-    ) -> torch.fx.Node:
-        """The placeholder of a number; numbers come before tensors."""
-        name = "".join(c if c.isalnum() else "_" for c in source.name()).strip("_")
-        graph = self.graph
-        if self.size_inputs:
-            place = graph.inserting_after(self.size_inputs[-1].node)
-        else:
-            place = graph.inserting_before(next(iter(graph.nodes), None))
-        with place:
-            node = graph.placeholder(f"l_{name}")
-        node.target = node.name
-        node.meta["val"] = value
-        node.meta["input"] = meta
-        self.size_inputs.append(GraphInput(source, value, node, hint))
+        self.describe(node)
         return node
 
     def describe(self, node: torch.fx.Node) -> None:
         """Give a node the user's line and module."""
-        self._describe(node)
-
-    def _describe(self, node: torch.fx.Node) -> None:
         if self._first is None:
             self._first = node
         found = self.location()
@@ -677,7 +600,7 @@ class Recorder:
         self._constants.append(value)
         setattr(self.root, name, value)
         node = self.graph.get_attr(name)
-        self._describe(node)
+        self.describe(node)
         node.meta["val"] = self._fake_of(value)
         return node
 
@@ -732,16 +655,6 @@ class Recorder:
             )
         self.tensor_attributes.setdefault(id(owner), {})[name] = value
 
-    def restore_placeholders(self) -> None:
-        """Describe each input as it comes in, whatever the program did to its layout."""
-        for entry in self.inputs:
-            if entry.meta is not None and entry.value.meta is not entry.meta:
-                with torch._C.DisableTorchFunctionSubclass():
-                    wanted = entry.real.requires_grad
-                entry.node.meta["val"] = FakeTensor.create(
-                    entry.meta, self.context, requires_grad=wanted
-                )
-
     def has_effects(self) -> bool:
         """Whether the graph must run even if none of its outputs is used."""
         return bool(self.mutated) or self.effects > 0
@@ -776,15 +689,3 @@ def _version(value: torch.Tensor) -> int | None:
     """The version counter of a tensor; None in inference mode, where there is none."""
     with torch._C.DisableTorchFunctionSubclass():
         return None if value.is_inference() else value._version
-
-
-def _input_meta(source: Source, real: torch.Tensor) -> dict[str, Any]:
-    from dynamo.source import ModuleMemberSource
-
-    name = source.name()
-    kind = "argument"
-    if isinstance(real, torch.nn.Parameter):
-        kind = "parameter"
-    elif isinstance(source, ModuleMemberSource) and source.table == "_buffers":
-        kind = "buffer"
-    return {"kind": kind, "name": name, "static": kind in ("parameter", "buffer")}

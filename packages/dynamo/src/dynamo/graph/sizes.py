@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.errors import BreakReason, GraphBreak, UsageError
+from dynamo.graph.inputs import size_placeholder
 from dynamo.guards import Guard, GuardKind, same_constant
 from dynamo.source import (
     DictItemSource,
@@ -425,7 +426,7 @@ class Sizes:
             source = self.sources[name]
             kind = "size" if isinstance(source, SizeSource | StrideSource) else "scalar"
             meta = {"kind": kind, "name": source.name(), "static": False}
-            node = recorder.size_placeholder(source, self.values[name], self.hints[name], meta)
+            node = size_placeholder(recorder, source, self.values[name], self.hints[name], meta)
             self._nodes[name] = node
         return node
 
