@@ -31,6 +31,7 @@ __all__ = [
     "checkpoint_hook",
     "composite_recurrent_layers",
     "current_autograd_node",
+    "formula_that_runs",
     "current_device",
     "gradients_of",
     "has_composite_explicit",
@@ -83,6 +84,12 @@ def current_autograd_node() -> int | None:
     """The number of the autograd node whose backward runs in this thread; None outside of one."""
     node = torch._C._current_autograd_node()
     return None if node is None else int(node._sequence_nr())
+
+
+def formula_that_runs() -> str | None:
+    """The name of the autograd node whose backward runs in this thread; None outside of one."""
+    node = torch._C._current_autograd_node()
+    return None if node is None else node.name()
 
 
 def checkpoint_hook() -> Any:

@@ -35,6 +35,7 @@ from aot_autograd.metadata import ViewStep
 from aot_autograd.seeds import Seeds
 from aot_autograd.selected import gradient_of_written
 from aot_autograd.sizes import SizeNodes, is_symbolic, symbol_of
+from aot_autograd.stated import states_a_check
 from primtorch.errors import DataDependentError
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta, infer, meta_of
 from primtorch.symbolic import Expression
@@ -266,7 +267,7 @@ class RecordingContext:
             return result
         if _is_composite(operator):
             return run_composite_implicit(operator, args, kwargs)
-        return self.record(operator, args, kwargs)
+        return self.record(operator, args, kwargs, impure=not operator._schema.returns)
 
     def decomposed(
         self, operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -306,6 +307,8 @@ class RecordingContext:
                 gradient = gradient_of_written(self, args[0], args[1], node_args[1])
                 if gradient is not None:
                     return gradient
+            if self.phase == "backward" and states_a_check(self, operator, args):
+                return True
             found = known_result(operator, node_args, node_kwargs)
             if found is None:
                 raise

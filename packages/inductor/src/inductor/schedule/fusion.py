@@ -72,7 +72,8 @@ def live_nodes(graph: Graph) -> list[LoopNode | OperatorCall]:
     for node in reversed(graph.nodes):
         if isinstance(node, OperatorCall):
             assert not isinstance(node.operator, Counters), "kernels are not divided yet"
-            pure = not node.operator._schema.is_mutable and bool(node.outputs)
+            schema = node.operator._schema
+            pure = not schema.is_mutable and bool(schema.returns)
             if pure and needed.isdisjoint(node.writes) and _seedless(node):
                 continue
         elif needed.isdisjoint(node.writes) and not _checks(node):

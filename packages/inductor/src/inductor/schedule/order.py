@@ -92,7 +92,7 @@ def _acts(call: OperatorCall) -> bool:
     """
     assert not isinstance(call.operator, Counters), "kernels are not divided yet"
     schema = call.operator._schema
-    return schema.is_mutable or not call.outputs or "c10d" in schema.name.partition("::")[0]
+    return schema.is_mutable or not schema.returns or "c10d" in schema.name.partition("::")[0]
 
 
 def _draws(call: OperatorCall) -> bool:
