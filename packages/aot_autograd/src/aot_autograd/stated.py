@@ -1,8 +1,8 @@
 """What the library's own derivatives check of their values, stated in the graph.
 
-The derivative of complex singular vectors asks for a number, whether what must vanish does, and raises if not. Comes in:
+The derivative of complex singular vectors asks whether what must vanish does, and raises if not. Comes in:
 the question, while a derivative is recorded. Goes out: an assertion in the graph that raises as eager does, when the
-backward runs, and the answer that everything is well. Invariant: only formulas that do nothing but raise are listed; what
+backward runs, and the answer that all is well. Invariant: only formulas that do nothing but raise are listed; what
 a user's own backward asks for still depends on data.
 """
 

@@ -191,6 +191,8 @@ vendor(
 vendor(
     "a condition on numbers is for the host to look at",
     *([torch.ops.primtorch.checked.default] if hasattr(torch.ops.primtorch, "checked") else []),
+    torch.ops.aten._assert_async.default,
+    torch.ops.aten._assert_async.msg,
 )
 vendor(
     "random numbers in the order in which eager draws them",
