@@ -29,7 +29,7 @@ def test_the_functions_named_are_called_in_the_order_said():
             name = f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}"
             met.setdefault(name, len(met))
 
-    x = torch.linspace(-2, 2, 1237, requires_grad=True)  # of a size for which no kernel is loaded
+    x = torch.linspace(-2, 2, 8, requires_grad=True)
     before = sys.getprofile()
     sys.setprofile(note)
     try:
