@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 import compile_api
 
@@ -89,3 +90,37 @@ def test_a_draw_from_a_computed_value_that_nobody_reads():
         output.sum().backward()
         results.append((output, x.grad, torch.rand(3)))
     torch.testing.assert_close(*results)
+
+
+ONES = torch.ones(3)
+DRAWS = {
+    "randint": lambda x: torch.randint(0, 50, (3,)) + x,
+    "randint_like": lambda x: torch.randint_like(x, 50),
+    "rand_like": lambda x: torch.rand_like(x) * x,
+    "randperm": lambda x: torch.randperm(9)[:3] + x,
+    "random_": lambda x: torch.empty(3).random_(50) + x,
+    "normal": lambda x: torch.normal(x, 1.0),
+    "bernoulli": lambda x: torch.bernoulli(x * 0.5),
+    "poisson": lambda x: torch.poisson(x * 3),
+    "multinomial": lambda x: torch.multinomial(x, 5, replacement=True),
+    "fractional pooling": lambda x: nn.functional.fractional_max_pool2d(
+        x.expand(1, 1, 9, 3), 2, output_size=2
+    ),
+    "Laplace": lambda x: torch.distributions.Laplace(x, 1.0).rsample(),
+    "Gamma": lambda x: torch.distributions.Gamma(x, x).rsample(),
+    "an initialiser": lambda x: nn.init.kaiming_uniform_(torch.empty(3, 3)) + x,
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_neither_a_first_call_nor_a_later_one_draws_more_than_eager(name):
+    """What is asked of torch while a call is captured and compiled moves no generator of the program's."""
+    function = DRAWS[name]
+    options = {"fallback_random": True, "strict": True}
+    compiled = compile_api.compile(function, fullgraph=True, options=options)
+    for seed in range(2):
+        torch.manual_seed(seed)
+        expected, expected_state = function(ONES), torch.get_rng_state()
+        torch.manual_seed(seed)
+        torch.testing.assert_close(compiled(ONES), expected)
+        assert torch.equal(torch.get_rng_state(), expected_state)

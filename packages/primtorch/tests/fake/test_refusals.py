@@ -63,6 +63,9 @@ def test_random_operators_that_are_asked_about_draw_nothing():
     torch.manual_seed(3)
     fakeify(torch.ones(5), context).exponential_(2.5)
     fakeify(torch.ones(5), context).bernoulli_(0.125)
+    with FactoryMode(context):  # these take no generator
+        torch.randint(3, 17, (5,))
+        torch.randint_like(fakeify(torch.ones(5), context), 17)
     assert torch.equal(torch.rand(2), expected)
 
 

@@ -3,13 +3,15 @@
 In: an operator and its arguments as a context gets them. Out: nothing, or the exception that eager raises. There is
 one rule for all operators: eager itself is asked, with a tensor of at most two elements in each direction in place of
 each argument, once for each combination of dtypes and numbers. Asked are operators whose answer depends on nothing
-else: pointwise ones, those that write a number, products, and random ones, which draw from a generator of their own.
+else: pointwise ones, those that write a number, products, and random ones, which draw from a generator of their own or
+give the program's back as it was.
 Elsewhere than on the CPU only those that write a number are asked: kernels for other dtypes are others there.
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import takewhile
@@ -261,7 +263,8 @@ def _ask(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> _Answer:
         given["correction"] = 1
     if "steps" in given:
         given["steps"] = min(given["steps"], _FEW)
-    if any(argument.name == "generator" for argument in arguments):
+    own = any(argument.name == "generator" for argument in arguments)
+    if own:
         given["generator"] = _generator()
     if "device" in given:
         given["device"] = _CPU
@@ -271,7 +274,8 @@ def _ask(op: OpOverload, args: list[Any], kwargs: dict[str, Any]) -> _Answer:
         leading = takewhile(lambda a: not a.kwarg_only and a.name in made, arguments)
         positional = [made.pop(argument.name) for argument in list(leading)]
         try:
-            result = op(*positional, **made)
+            with nullcontext() if own or name not in _RANDOM else torch.random.fork_rng(()):
+                result = op(*positional, **made)
         except Exception as error:  # noqa: BLE001  whatever eager raises is the answer
             return _Answer(error.with_traceback(None))
     return _Answer(dtype=result.dtype if isinstance(result, torch.Tensor) else None)

@@ -28,6 +28,7 @@ from dynamo.values import pullbacks as _pullbacks  # registers its rules
 from dynamo.values import real_numbers as _real_numbers  # registers its rules, over the former's
 from dynamo.values import regions as _regions  # registers its rules
 from dynamo.values import seeds as _seeds  # registers its rules
+from dynamo.values import sized_tensors as _sized_tensors  # registers its rules
 from dynamo.values import sorting as _sorting  # registers its rules
 from dynamo.values import spectra as _spectra  # registers its rules
 from dynamo.values import tensor_hooks as _tensor_hooks  # registers its rules
@@ -54,6 +55,7 @@ assert all(
         _real_numbers,
         _regions,
         _seeds,
+        _sized_tensors,
         _sorting,
         _spectra,
         _subclasses,
