@@ -380,3 +380,14 @@ def test_what_a_dict_of_its_own_protocol_holds_may_change_behind_a_break():
         x = torch.randn(3, 4)
         assert same(compiled(x), program(x))
     assert counter.frame_count == 2
+
+
+def test_a_range_made_in_the_call_outlives_a_break():
+    def program(x):
+        steps = range(1, int(x.shape[0]) * 3, 2)
+        print(end="")
+        return x * len(steps) + steps[1]
+
+    compiled = dynamo.optimize(CompileCounter())(program)
+    for _ in range(2):
+        assert same(compiled(X), program(X))

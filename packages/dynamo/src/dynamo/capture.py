@@ -26,6 +26,7 @@ from dynamo._torch import (
     without_function_modes,
     without_saved_tensor_hooks,
 )
+from dynamo.emit.drawn import DrawFound, Drawing, is_drawn
 from dynamo.emit.effects import emit_effects
 from dynamo.emit.entry import Again, build_entry, order_of_inputs
 from dynamo.emit.reconstruct import CannotReconstruct, Emitter
@@ -60,7 +61,13 @@ from dynamo.guards.binding import run_original
 from dynamo.guards.kinds import memory_apart, storage_pattern
 from dynamo.machine.frame import Frame
 from dynamo.machine.interpreter import Machine
-from dynamo.source import ArraySource, FunctionSource, LocalSource, StorageOffsetSource
+from dynamo.source import (
+    ArraySource,
+    ConstantSource,
+    FunctionSource,
+    LocalSource,
+    StorageOffsetSource,
+)
 from dynamo.stored.entry import Material
 from dynamo.values import locks, regions
 from dynamo.values.apart import changed_apart
@@ -112,6 +119,8 @@ class Request:
     regions: dict[CodeType, bool | None] = field(default_factory=dict)  # of resume functions
     dynamic: bool | None = None
     observer: Callable[[str, str], None] | None = None
+    drawing: Drawing | None = None
+    cache: Any = None  # the entries of the function's code
 
     @property
     def backend_name(self) -> str:
@@ -186,6 +195,7 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
     session = Session(request.function, recorder)
     machine = Machine(session, breaks)
     machine.breaks_raise = request.breaks_raise
+    machine.drawing = request.drawing if request.symbolic else None
     recorder.machine = machine
     state = GlobalState.now()
     limit = sys.getrecursionlimit()
@@ -193,6 +203,7 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
     grad = torch.is_grad_enabled()
     emitter = Emitter(session)
     stop: GraphBreak | None = None
+    drawn: DrawFound | None = None
     message = ""
     modes = function_mode_stack()
     if all(type(mode) is DeviceContext for mode in modes):
@@ -208,6 +219,8 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
                     frame.drop_variables()
                 except GraphBreak as found:
                     stop = found
+                except DrawFound as found:
+                    drawn = found
                 except RecursionError as error:
                     raise SkipFrame(
                         "the recursion is too deep to capture", recursion=True
@@ -216,20 +229,19 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
                     require_programs(error)
                     raise UserError from error
             machine.interpreting = False
-            if machine.failed_finally is not None:
-                broken = machine.failed_finally
-                raise SkipFrame(f"a generator is dropped, and {broken.why} in its end") from broken
-            locks.require_released(machine)
-            _require_counters(session)
-            grad_after = torch.is_grad_enabled()
-            with torch._C.DisableTorchFunction():
-                if stop is None:
-                    returned = _emit_result(request, emitter, result)
-                else:
-                    message = _check_break(request, machine, stop)
-                    returned = _emit_break(request, emitter, machine, stop)
-                regions.reenter(emitter, regions.record_exits(machine))
-                regions.restore_kernels(machine, emitter)
+            _require_few_branches(request, session)
+            grad_after = grad
+            if drawn is None:
+                _require_ended(machine)
+                grad_after = torch.is_grad_enabled()
+                with torch._C.DisableTorchFunction():
+                    if stop is None:
+                        returned = _emit_result(request, emitter, result)
+                    else:
+                        message = _check_break(request, machine, stop)
+                        returned = _emit_break(request, emitter, machine, stop)
+                    regions.reenter(emitter, regions.record_exits(machine))
+                    regions.restore_kernels(machine, emitter)
         finally:
             machine.interpreting = False
             regions.leave_states(machine)
@@ -244,11 +256,49 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
                 stop.reason, stop.why
             )  # without the traceback, which holds the frames
         try:
+            if drawn is not None:
+                return _draw_ahead(request, session, emitter, state, drawn)
             return _finish(request, machine, session, emitter, returned, state, stop, message)
         finally:
             # What the program used in this call must not live until the next collection of cycles.
             machine.frames.clear()
             session.release()
+
+
+def _require_ended(machine: Machine) -> None:
+    """What the program began must be over, and what it counts known."""
+    if machine.failed_finally is not None:
+        broken = machine.failed_finally
+        raise SkipFrame(f"a generator is dropped, and {broken.why} in its end") from broken
+    locks.require_released(machine)
+    _require_counters(machine.session)
+
+
+def _require_few_branches(request: Request, session: Session) -> None:
+    """Where more numbers that were drawn before the call decide something than versions are worth, start over."""
+    sizes = session.recorder.sizes
+    if request.drawing is None or sizes is None:
+        return
+    constant = sum(
+        kind is GuardKind.EQUAL and type(source) is LocalSource and is_drawn(source.local)
+        for kind, source, _ in session.guards
+    )
+    branches = sizes.branched_on_draws() + constant
+    request.drawing.require_few(request.function.__code__, branches, request.arguments)
+
+
+def _draw_ahead(
+    request: Request, session: Session, emitter: Emitter, state: GlobalState, found: DrawFound
+) -> Captured:
+    """The entry that draws, and goes on with what was drawn: what was recorded until then is left."""
+    assert request.drawing is not None, "asked only where there is one"
+    function, slots = _own_arguments(request, emitter)
+    ahead = request.drawing.ahead(request.function.__code__, found.draw, request.cache)
+    source = session.source_of(found.generator)
+    generator = emitter.source(ConstantSource(found.generator) if source is None else source)
+    returned = f"{emitter.constant(ahead)}({function}, ({slots}), {generator})"
+    session.assumptions.refuse("numbers are drawn before the call")
+    return _captured(request, session, emitter, state, returned)
 
 
 def _sizes(request: Request) -> Sizes | None:
@@ -411,13 +461,19 @@ def _expected_outputs(machine: Machine, emitter: Emitter) -> list[str]:
         return [emitter.value(value) for value in recorder.expected.values()]
 
 
-def _again(request: Request, emitter: Emitter, fine: list[str]) -> Again:
-    """How the call is made eagerly, should the graph raise or things go otherwise than expected."""
+def _own_arguments(request: Request, emitter: Emitter) -> tuple[str, str]:
+    """The expressions for the function and for its argument slots."""
     code = request.function.__code__
     names = code.co_varnames[: len(request.arguments)]
     cells = set(code.co_cellvars)
     slots = "".join(emitter.source(LocalSource(name, name in cells)) + ", " for name in names)
-    call = f"{emitter.constant(run_original)}({emitter.source(FunctionSource())}, ({slots}))"
+    return emitter.source(FunctionSource()), slots
+
+
+def _again(request: Request, emitter: Emitter, fine: list[str]) -> Again:
+    """How the call is made eagerly, should the graph raise or things go otherwise than expected."""
+    function, slots = _own_arguments(request, emitter)
+    call = f"{emitter.constant(run_original)}({function}, ({slots}))"
     recorder = emitter.recorder
     fault = emitter.constant(is_ours)
     written, devices = written_inputs(recorder), generators(recorder)
@@ -460,6 +516,24 @@ def _finish(
     again = None
     if recorder.watched or fine:
         again = _again(request, emitter, fine)
+    graph = module, compiled, graph_inputs
+    return _captured(request, session, emitter, state, returned, graph, again, stop, message)
+
+
+def _captured(
+    request: Request,
+    session: Session,
+    emitter: Emitter,
+    state: GlobalState,
+    returned: str,
+    graph: tuple[Any, Callable[..., Any] | None, list[str]] = (None, None, []),
+    again: Again | None = None,
+    stop: GraphBreak | None = None,
+    message: str = "",
+) -> Captured:
+    """The entry of what was emitted; `graph` as a module, compiled, and the names of its inputs."""
+    recorder = session.recorder
+    module, compiled, graph_inputs = graph
     guards: list[Guard] = [Guard(None, GuardKind.GLOBAL_STATE, state), *session.guards.values()]
     guards.extend(_aliasing(recorder))
     guards.extend(_arrays_apart(recorder))

@@ -21,6 +21,7 @@ from dynamo import shelved
 from dynamo._native import CodeCache, CompiledFunction, forget_codes, run_original
 from dynamo._torch import functorch_depth, python_dispatch_enabled, watched_by_dispatch_modes
 from dynamo.capture import RECURSION, Captured, Request, UserError, capture
+from dynamo.emit.drawn import Drawing
 from dynamo.emit.resume import Resume
 from dynamo.errors import DynamoError, InternalError, OwnFault, RecompileRefused, SkipFrame
 from dynamo.frames import NestedFrames
@@ -187,6 +188,7 @@ class Compiler:
         self._caches: list[CodeCache] = []
         self._suspended: list[tuple[CodeCache, tuple[Entry, ...]]] = []
         self.nested = NestedFrames(self.cache, self._find_for_frame)
+        self.drawing = Drawing(self.cache, fullgraph=fullgraph)
         _live.add(self)
 
     def compile(self, function: types.FunctionType) -> CompiledFunction:
@@ -221,6 +223,7 @@ class Compiler:
                 cache.miss = self.miss
         self._suspended.clear()
         self.nested.forget()
+        self.drawing.forget()
         forget_codes()
         self.captured.clear()
         self.skipped.clear()
@@ -471,6 +474,8 @@ class Compiler:
             self._regions,
             self.dynamic,
             self.observer,
+            self.drawing,
+            cache,
         )
         try:
             with self.span("capture and compile", function.__qualname__):

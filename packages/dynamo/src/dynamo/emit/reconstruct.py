@@ -290,6 +290,8 @@ class Emitter:
             return self.remember(
                 value, self._fresh(f"set(({self._list(value)},))" if value else "set()")
             )
+        if kind is range:
+            return self.constant(value)
         if kind is slice:
             return self._fresh(f"slice({self._list((value.start, value.stop, value.step))})")
         if kind is types.MethodType and (

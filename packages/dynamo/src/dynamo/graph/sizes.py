@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo.emit.drawn import is_drawn
 from dynamo.errors import BreakReason, GraphBreak, UsageError
 from dynamo.graph.inputs import size_placeholder
 from dynamo.guards import Guard, GuardKind, same_constant
@@ -285,6 +286,8 @@ class Sizes:
         """A symbol for a number from outside, or None if it is specialised."""
         if self.dynamic is False:
             return None
+        if type(source) is LocalSource and is_drawn(source.name()):
+            return self._drawn(source, value)
         known = source in self.history.seen
         changed = self.history.changed(source, value)
         if type(value) is int:
@@ -304,6 +307,29 @@ class Sizes:
         symbol = self.environment.create_float(name, value)
         self._register(name, source, symbol, value)
         return symbol
+
+    def _drawn(self, source: Source, value: float) -> Any:
+        """A symbol for a number that was drawn before the call: another one each time."""
+        if type(value) is int:
+            return self._size(source, value, (None, None))
+        if not math.isfinite(value):
+            return None
+        name = f"f{len(self.sources)}"
+        symbol = self.environment.create_float(name, value)
+        self._register(name, source, symbol, value)
+        return symbol
+
+    def branched_on_draws(self) -> int:
+        """How many of the numbers drawn before the call have decided something in it."""
+        names = {
+            name
+            for name, source in self.sources.items()
+            if type(source) is LocalSource and is_drawn(source.name())
+        }
+        if not names:
+            return 0
+        said = " ".join(_predicate_text(guard.predicate) for guard in self.environment.guards)
+        return len(names & set(re.findall(r"\w+", said)))
 
     def _size(self, source: Source, hint: int, limits: tuple[int | None, int | None]) -> Any:
         lower, upper = limits

@@ -20,6 +20,7 @@ from primtorch.errors import DataDependentError
 if TYPE_CHECKING:
     import types
 
+    from dynamo.emit.drawn import Drawing
     from dynamo.machine.program import Op
     from dynamo.values.session import Session
 
@@ -36,6 +37,7 @@ class Machine:
     __slots__ = (
         "break_ticks",
         "breaks_raise",
+        "drawing",
         "failed_finally",
         "frames",
         "interpreting",
@@ -51,6 +53,7 @@ class Machine:
         self.interpreting = True  # the program runs: what it drops is dropped for it, too
         self.failed_finally: GraphBreak | None = None  # in a generator that was dropped
         self.breaks_raise: bool | None = None  # in a region of the program that says so
+        self.drawing: Drawing | None = None  # where numbers may be drawn before the call
 
     # -- frames ------------------------------------------------------------------------------------
 

@@ -124,5 +124,5 @@ def _seed(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     return random.Random.seed(generator, *given)  # of a text it imports a hash
 
 
-for _name in ("seed", "random", "getrandbits", "getstate", "setstate"):
+for _name in ("seed", "getstate", "setstate"):  # for draws see `values.drawn`
     _on_generator(_name)

@@ -71,6 +71,7 @@ class Session:
         "assumptions",
         "attribute_memo",
         "copied_arrays",
+        "drawn",
         "fakes",
         "function",
         "global_writes",
@@ -108,6 +109,7 @@ class Session:
         self.lazily = True  # may containers stay unread? the interpreter opens them, rules don't
         self.instance_dicts: dict[int, Shadow] = {}
         self.fakes: dict[int, Any] = {}
+        self.drawn: list[tuple[Any, Any]] = []  # draws made before the call, and what they gave
         self.copied_arrays: list[Any] = []  # memory that also a copy stands for: `a[::-1]`
         self.outside_iterators: set[int] = set()
         self.packings: dict[int, Any] = {}  # packed sequences, by their tensors of batch sizes

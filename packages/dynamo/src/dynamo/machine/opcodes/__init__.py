@@ -17,6 +17,7 @@ from dynamo.values import combinations as _combinations  # registers its rules
 from dynamo.values import copies as _copies  # registers its rules
 from dynamo.values import distributed as _distributed  # registers its rules
 from dynamo.values import distributions as _distributions  # registers its rules
+from dynamo.values import drawn as _drawn  # registers its rules
 from dynamo.values import functions as _functions  # registers its rules
 from dynamo.values import gradients as _gradients  # registers its rules
 from dynamo.values import lazy_bits as _lazy_bits  # registers its rules
@@ -44,6 +45,7 @@ assert all(
         _copies,
         _distributed,
         _distributions,
+        _drawn,
         _functions,
         _gradients,
         _locks,
