@@ -1,6 +1,7 @@
 """The public functions: what they accept, what they refuse, and what they show."""
 
 import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -222,6 +223,51 @@ def test_text_names_the_users_line(graph_runner):
             lambda r: aot_autograd.aot_function(torch.sin, lambda g, e: lambda *a: ())(leaf(2)),
             "CompilerContractError",
             "the compiled forward returned 0 values",
+        ),
+        (
+            lambda r: aot_autograd.aot_function(torch.sin, lambda g, e: lambda *a: None)(leaf(2)),
+            "CompilerContractError",
+            "the compiled forward returned a NoneType, no tuple",
+        ),
+        (  # it could be iterated, and has one row
+            lambda r: aot_autograd.aot_function(torch.sin, lambda g, e: lambda x: x)(leaf(1, 3)),
+            "CompilerContractError",
+            "the compiled forward returned a Tensor, no tuple",
+        ),
+        (
+            lambda r: (
+                aot_autograd.aot_function(torch.sin, r, lambda g, e: lambda *a: a[0])(leaf(1, 3))
+                .sum()
+                .backward()
+            ),
+            "CompilerContractError",
+            "the compiled backward returned a Tensor, no tuple",
+        ),
+        (
+            lambda r: aot_autograd.aot_function(torch.sin, None),
+            "CompilerContractError",
+            "fw_compiler is a NoneType",
+        ),
+        (
+            lambda r: aot_autograd.aot_function(torch.sin(randn(2)), r),
+            "WireError",
+            "given a Tensor",
+        ),
+        (
+            lambda r: aot_autograd.aot_module(torch.sin, r),
+            "WireError",
+            "use aot_function",
+        ),
+        (
+            lambda r: aot_autograd.aot_function(
+                torch.sin,
+                r,
+                partition_fn=partial(
+                    aot_autograd.min_cut_rematerialization_partition, activation_memory_budget=2
+                ),
+            )(leaf(2)),
+            "OptionError",
+            "between 0 and 1",
         ),
         (
             lambda r: aot_autograd.aot_function(lambda x: x.resize_(9), r)(randn(2)),

@@ -339,8 +339,10 @@ static int keep_all(Forward *self, PyObject *context, PyObject *saved, PyObject 
 /* The outputs of the compiled graph as a tuple of the promised length. */
 static PyObject *outputs_of(PyObject *run, PyObject *list, PyObject *check, Py_ssize_t expected, const char *what) {
   PyObject *outputs = PyObject_CallOneArg(run, list);
-  if (outputs && !PyTuple_CheckExact(outputs)) Py_SETREF(outputs, PySequence_Tuple(outputs));
-  if (!outputs || PyTuple_GET_SIZE(outputs) == expected) return outputs;
+  if (!outputs) return NULL;
+  int sequence = PyTuple_Check(outputs) || PyList_Check(outputs); /* a tensor can be iterated too */
+  if (sequence && !PyTuple_CheckExact(outputs)) Py_SETREF(outputs, PySequence_Tuple(outputs));
+  if (!outputs || (sequence && PyTuple_GET_SIZE(outputs) == expected)) return outputs;
   PyObject *checked = PyObject_CallFunction(check, "Ons", outputs, expected, what); /* raises */
   Py_DECREF(outputs);
   if (checked) PyErr_SetString(PyExc_SystemError, "a result of the wrong length was taken for right");

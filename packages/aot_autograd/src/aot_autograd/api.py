@@ -18,6 +18,7 @@ from aot_autograd import interpret, verify
 from aot_autograd._torch import storage_identity, transforms_active
 from aot_autograd.aliasing import base_of
 from aot_autograd.compiling import Compiler, Observer, Toolchain, compile_flat
+from aot_autograd.errors import CompilerContractError, WireError
 from aot_autograd.options import AotOptions
 from aot_autograd.partition import Partition, min_cut_rematerialization_partition
 from aot_autograd.stored import restored
@@ -42,6 +43,18 @@ def _toolchain(
     options: AotOptions | Mapping[str, object] | None,
     observer: Observer | None,
 ) -> Toolchain:
+    compilers = {
+        "fw_compiler": fw_compiler,
+        "bw_compiler": bw_compiler,
+        "inference_compiler": inference_compiler,
+    }
+    for name, given in compilers.items():
+        if not callable(given) and (given is not None or name == "fw_compiler"):
+            raise CompilerContractError(
+                f"{name} is a {type(given).__name__}",
+                "a compiler is called with a graph and its example inputs",
+                "pass a function of them that returns the compiled function",
+            )
     if options is None:
         options = _DEFAULT_OPTIONS
     elif not isinstance(options, AotOptions):
@@ -284,6 +297,12 @@ def aot_function(
         observer,
     )
     verify.wire_inputs((), tools.decompositions)
+    if not callable(fn):
+        raise WireError(
+            f"aot_function was given a {type(fn).__name__}",
+            "it compiles what can be called",
+            "pass the function itself, not its result",
+        )
     return AotFunction(fn, tools)
 
 
@@ -332,4 +351,10 @@ def aot_module(
         observer,
     )
     verify.wire_inputs((), tools.decompositions)
+    if not isinstance(mod, torch.nn.Module):
+        raise WireError(
+            f"aot_module was given a {type(mod).__name__}",
+            "it compiles modules, whose parameters it makes inputs",
+            "pass a torch.nn.Module, or use aot_function",
+        )
     return AotModule(mod, tools)

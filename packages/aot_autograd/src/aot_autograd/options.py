@@ -17,6 +17,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+def checked_budget(budget: float) -> float:
+    """A memory budget; `OptionError` if it is not between 0 and 1."""
+    if not 0.0 <= budget <= 1.0:
+        raise OptionError(
+            "activation_memory_budget is out of range",
+            f"{budget!r} is not between 0 and 1",
+            "pass 1.0 for speed, less to trade time for memory",
+        )
+    return budget
+
+
 @dataclass(frozen=True, slots=True)
 class AotOptions:
     """How a graph is traced and cut; each field's help says what it does."""
@@ -57,12 +68,7 @@ class AotOptions:
     )
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.activation_memory_budget <= 1.0:
-            raise OptionError(
-                "activation_memory_budget is out of range",
-                f"{self.activation_memory_budget!r} is not between 0 and 1",
-                "pass 1.0 for speed, less to trade time for memory",
-            )
+        checked_budget(self.activation_memory_budget)
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, object]) -> Self:

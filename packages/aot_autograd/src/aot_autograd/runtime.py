@@ -68,10 +68,12 @@ def as_boxed(compiled: Any, compiler: str) -> Boxed:
 
 
 def checked_length(results: Any, expected: int, what: str) -> Any:
-    """Results of a compiled graph, when there are as many as the graph has outputs."""
-    if len(results) != expected:
+    """Results of a compiled graph, when they are a tuple or list of as many as the graph has outputs."""
+    sequence = isinstance(results, (tuple, list))
+    if not sequence or len(results) != expected:
+        found = f"{len(results)} values" if sequence else f"a {type(results).__name__}, no tuple"
         raise CompilerContractError(
-            f"the compiled {what} returned {len(results)} values",
+            f"the compiled {what} returned {found}",
             f"its graph has {expected} outputs",
             "return exactly the values of the graph's output node, None where it has None",
         )

@@ -237,8 +237,7 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
                 keep_before(primals)
             versions = versions_of(primals)
         outputs = run(args)
-        if len(outputs) != total_outputs:
-            checked_length(outputs, total_outputs, "forward")
+        checked_length(outputs, total_outputs, "forward")
         ctx.save_for_backward(*inputs, *take_outputs(outputs))
         numbers = _numbers(keeping, primals, outputs) if keeping.numbers else ()
         ctx.kept = (
@@ -314,8 +313,7 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
             # Where no tensors are saved, eager allows a second backward.
             ctx.kept = (None, None, numbers, sizes) if numbers else None
         results = run(values)
-        if len(results) != results_expected:
-            checked_length(results, results_expected, "backward")
+        checked_length(results, results_expected, "backward")
         if chosen.unreached:
             results = _without(results, chosen.unreached)
         if put_together is not None:

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from aot_autograd.errors import PartitionError
-from aot_autograd.options import AotOptions
+from aot_autograd.options import AotOptions, checked_budget
 from aot_autograd.partition.classify import Kind, kind_of, repeat_cost, saved_bytes
 from aot_autograd.partition.flow import INFINITE, Network
 from aot_autograd.partition.split import (
@@ -57,10 +57,13 @@ def min_cut_rematerialization_partition(
         forward_outputs: Number of leading outputs that the forward returns.
         options: `activation_memory_budget` is read from here unless given by itself.
         activation_memory_budget: 1.0 repeats only cheap operators, 0.0 saves inputs only.
+
+    Raises:
+        OptionError: the budget is not between 0 and 1.
     """
     budget = options.activation_memory_budget
     if activation_memory_budget is not None:
-        budget = activation_memory_budget
+        budget = checked_budget(activation_memory_budget)
     problem = _Problem.of(joint, forward_outputs)
     saved = problem.cut(price=None)
     if budget < 1.0 and saved:
