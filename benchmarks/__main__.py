@@ -7,7 +7,8 @@
 Suites: calls (overhead of a call), cold (fresh processes, fresh caches), micro (single kernels), models
 (steady state), tracing (the joint graph, against make_fx), training, large_training (memory and time of a step of
 BERT-base, 8 x 512: 8 GB, a quarter of an hour). A row is
-written as soon as it is measured, so that an interrupted run loses one row only.
+written as soon as it is measured, with the commit, the day and the machine, so that an interrupted run loses one row
+only.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 import click
 
 from benchmarks import calls, capture, cold, micro, steady, tracing, training
+from benchmarks.provenance import provenance
 from benchmarks.report import table
 
 SUITES = {
@@ -65,10 +67,11 @@ def main(
             f"the machine is busy (load {load:.2f}): figures would mean little; --any-load measures anyway"
         )
     request = steady.Request(compare, only, rounds, device, small)
+    origin = provenance()
     rows = []
     for suite in suites or ("calls", "models"):
         for measured in SUITES[suite](request):
-            row = {"suite": suite, "load": round(load, 2), **measured}
+            row = {"suite": suite, "load": round(load, 2), **measured, **origin}
             rows.append(row)
             line = json.dumps(row)
             print(line, file=sys.stderr, flush=True)

@@ -17,7 +17,6 @@ import statistics
 import time
 import traceback
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from torch import nn
 
 import compile_api
 from benchmarks.floor import Rates, measure_rates, moved_by_kernels, practical_floor, products_of
+from benchmarks.provenance import provenance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -347,8 +347,7 @@ def main(out: Path, budget: float, names: str, only: str, phase: str) -> None:
         rates = measure_rates(DEVICE)
         head = {
             "card": torch.cuda.get_device_name(),
-            "torch": torch.__version__,
-            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            **provenance(),
             "copy_tb_s": rates.copy / 1e12,
             "product_tflop_s": {str(dtype): rate / 1e12 for dtype, rate in rates.product.items()},
         }

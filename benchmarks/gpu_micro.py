@@ -25,6 +25,7 @@ from torch import Tensor
 
 import compile_api
 from benchmarks.gpu_micro_rows import DROPPED, Row, rows
+from benchmarks.provenance import provenance
 from compile_api.demo.timing import Paired
 
 if TYPE_CHECKING:
@@ -254,7 +255,7 @@ def main(out: Path, budget: float, names: str, only: str, rehearse: bool) -> Non
     systems = _makers(names, rehearse=rehearse)
     clock = RehearsalClock() if rehearse else CardClock()
     chosen = rows("cpu", 20) if rehearse else rows("cuda")
-    head: dict[str, Any] = {"torch": torch.__version__, "copy_gb_s": clock.best_rate() / 1e9}
+    head: dict[str, Any] = {**provenance(), "copy_gb_s": clock.best_rate() / 1e9}
     if not rehearse:
         properties = torch.cuda.get_device_properties(0)
         head |= {"card": properties.name, "l2_bytes": properties.L2_cache_size}

@@ -36,6 +36,7 @@ from benchmarks import gpu_cold
 from benchmarks.gpu_micro import CardClock
 from benchmarks.gpu_micro_rows import WIDE, Row, Sizes, column_sums, rows
 from benchmarks.gpu_sweep_variants import MORE_COLUMNS, VARIANTS, Variant
+from benchmarks.provenance import provenance
 from inductor import InductorOptions
 from inductor.codegen.triton import sweeps as sweeps_module
 from inductor.devices.gpu import triton_source
@@ -406,7 +407,7 @@ def _taken(found: Candidate) -> list[dict[str, Any]]:
 
 
 def _head(*, dry: bool) -> dict[str, Any]:
-    head: dict[str, Any] = {"torch": torch.__version__}
+    head: dict[str, Any] = dict(provenance())
     return head if dry else head | {"card": torch.cuda.get_device_properties(0).name}
 
 

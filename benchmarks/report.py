@@ -5,8 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from benchmarks.provenance import PROVENANCE
+
 NOT_SLOWER = 0.97
 """Below this a row is a loss."""
+
+_APART = {"suite", "load", *PROVENANCE}
+"""What is the same in all rows of a run: told once, above the table."""
 
 
 def _flat(row: dict[str, Any]) -> dict[str, str]:
@@ -20,7 +25,7 @@ def _flat(row: dict[str, Any]) -> dict[str, str]:
                 cells[key] = f"{low:.2f}-{high:.2f}"
             case str() | int():
                 cells[key] = str(value)
-    return {key: text for key, text in cells.items() if key not in {"suite", "load"}}
+    return {key: text for key, text in cells.items() if key not in _APART}
 
 
 def _geometric_mean(ratios: list[float]) -> float:
@@ -61,7 +66,11 @@ def table(rows: list[dict[str, Any]]) -> str:
         chosen = [row for row in rows if row["suite"] == suite]
         cells = [_flat(row) for row in chosen]
         head = list(dict.fromkeys(key for row in cells for key in row))
-        text += [f"### {suite}", "", f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
+        origins = dict.fromkeys(
+            ", ".join(str(row[key]) for key in PROVENANCE if key in row) for row in chosen
+        )
+        text += [f"### {suite}", "", *(f"commit {told} threads" for told in origins if told), ""]
+        text += [f"| {' | '.join(head)} |", "|" + " --- |" * len(head)]
         text += [f"| {' | '.join(row.get(key, '') for key in head)} |" for row in cells]
         text += ["", *_summary(suite, chosen), ""]
     return "\n".join(text)

@@ -58,8 +58,8 @@ def gpu_table() -> list[str]:
             for title, values in zip(COLUMNS, zip(*numbers, strict=True), strict=True)
         ]
         lines.append(
-            f"- {phase}: {machine['card']}, torch {machine['torch']}, {machine['date']}; {len(rows)} models, geometric"
-            f" means: {', '.join(means)}"
+            f"- {phase}: {machine['card']}, torch {machine['torch_version']}, {machine['date']}; {len(rows)} models,"
+            f" geometric means: {', '.join(means)}"
         )
     lines += [
         "",
