@@ -44,6 +44,21 @@ def test_complex_random_numbers_are_drawn_by_aten(agree):
     agree(lambda x: (torch.randn_like(x), x.clone().uniform_()), lambda: [torch.zeros(3) + 0j])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: (x * 2j).abs(),
+        lambda x: (x / (1 + 2j)).abs(),
+        lambda x: ((1 - 1j) / (x + 2)).abs(),
+        lambda x: (x + 0j).mul_(1j).abs(),
+        lambda x: (1j * x - x).exp().real,
+    ],
+)
+def test_a_complex_number_is_conjugated_in_the_gradient(agree, function, dtype):
+    agree(function, lambda: [torch.linspace(0.1, 1, 5).to(dtype).requires_grad_()])
+
+
 def test_composite_code_may_ask_for_numbers_that_only_constants_are_behind(agree):
     agree(
         lambda x: (torch.cov(x), torch.corrcoef(x)), lambda: [torch.arange(12.0).view(3, 4) ** 1.5]

@@ -51,6 +51,7 @@ DRAW_SEED = torch.ops.primtorch.draw_seed.default
 
 _ALIASES = frozenset((aten.detach.default, aten.alias.default, aten.lift_fresh.default))
 _MULTIPLE_VIEWS = frozenset((aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int))
+_CPU = torch.device("cpu")
 
 
 @cache
@@ -204,8 +205,14 @@ class RecordingContext:
             number = self._checkpoints[hook] = self._regions
         return number
 
-    def constant(self, tensor: torch.Tensor) -> FakeTensor:
-        """A fake tensor that starts with the value of a real one."""
+    def constant(self, tensor: torch.Tensor | complex) -> FakeTensor:
+        """A fake tensor that starts with the value of a real one.
+
+        Autograd conjugates the complex number that a tensor was multiplied by; what it gives for a tensor is that number.
+        """
+        if isinstance(tensor, (int, float, complex)):
+            dtype = torch.complex128 if isinstance(tensor, complex) else None
+            return self.operate(aten.full.default, [], tensor, dtype=dtype, device=_CPU)
         return self.fresh(meta_of(tensor), self._constant_node(tensor))
 
     def lifted(self, tensor: torch.Tensor) -> FakeTensor:
