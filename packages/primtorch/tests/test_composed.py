@@ -108,3 +108,15 @@ def test_a_size_in_a_narrowed_range_can_become_a_number():
     size = environment.create_size("n", 4)
     assert size > 2
     assert int(size) == 4
+
+
+LOSSES = randn(6, 2, 5).log_softmax(-1), torch.tensor([[1, 2, 4], [3, 1, 0]])
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("lengths", [((6, 5), (3, 2)), ([6, 5], [3, 0]), (torch.tensor([6, 5]), torch.tensor([3, 2]))],
+                         ids=["tuples", "lists", "tensors"])  # fmt: skip
+def test_ctc_loss_with_lengths_of_any_kind(lengths, reduction):
+    arguments = (*LOSSES, *lengths, 0, reduction, True)
+    found = substitute(torch.nn.functional.ctc_loss, arguments, {})(*arguments)
+    torch.testing.assert_close(found, torch.nn.functional.ctc_loss(*arguments))

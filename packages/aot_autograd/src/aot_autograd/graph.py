@@ -129,8 +129,41 @@ def each_node(value: Any, visit: Callable[[Node], None]) -> None:
             each_node(item, visit)
 
 
+aten = torch.ops.aten
+# They raise where an index is out of bounds; by the place of the indices among their arguments.
+_CHECKED: dict[Any, int] = {
+    aten.index.Tensor: 1,
+    aten.index_select.default: 2,
+    aten.gather.default: 2,
+    aten.take.default: 1,
+    aten.embedding.default: 1,
+}
+
+_INTEGERS = (torch.int64, torch.int32)
+
+
+def _may_raise(node: Node) -> bool:
+    """Whether eager would look at indices that only run time knows, though nobody reads what it gives."""
+    place = _CHECKED.get(node.operator)
+    if place is None or node.phase != "forward":
+        return False
+    pending: list[Node] = []
+    each_node(node.args[place], pending.append)
+    seen: set[Node] = set()
+    while pending:
+        index = pending.pop()
+        if index in seen or type(index.meta) is not TensorMeta or index.meta.dtype not in _INTEGERS:
+            continue
+        if index.kind == "placeholder":
+            return True
+        seen.add(index)
+        for arg in index.args:
+            each_node(arg, pending.append)
+    return False
+
+
 def live_nodes(nodes: Sequence[Node], outputs: Sequence[Any]) -> list[Node]:
-    """The nodes that the outputs need, in order; impure calls and placeholders always stay."""
+    """The nodes that the outputs need, in order; impure calls, checks and placeholders always stay."""
     live: set[Node] = set()
 
     def mark(node: Node) -> None:
@@ -140,6 +173,8 @@ def live_nodes(nodes: Sequence[Node], outputs: Sequence[Any]) -> list[Node]:
         each_node(output, mark)
     kept: list[Node] = []
     for node in reversed(nodes):
+        if node not in live and not node.impure and _may_raise(node):
+            node.impure = True
         if node in live or node.impure or node.kind == "placeholder":
             kept.append(node)
             for arg in node.args:

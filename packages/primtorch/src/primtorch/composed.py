@@ -30,6 +30,7 @@ __all__ = [
     "composed",
     "corrcoef",
     "cov",
+    "ctc_loss",
     "gradient",
     "kron",
     "multi_dot",
@@ -47,7 +48,7 @@ def composed(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..
         own = _COMPOSITIONS.get(function)
     except TypeError:  # it has no hash
         return None
-    if own is None or not (own in _CHECKING or any(map(_varies, args))):
+    if own is None or not (own in _ALWAYS or any(map(_varies, args))):
         return None
     context = _context_of(args)
     return own if context is None else functools.partial(_run, FactoryMode(context), own)
@@ -389,6 +390,28 @@ def unsafe_chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]
     return tuple(torch.unsafe_split(input, (size + chunks - 1) // chunks, dim))
 
 
+def ctc_loss(
+    log_probs: Tensor,
+    targets: Tensor,
+    input_lengths: Any,
+    target_lengths: Any,
+    blank: int = 0,
+    reduction: str | int = "mean",
+    zero_infinity: bool = False,
+) -> Tensor:
+    """`torch.nn.functional.ctc_loss`; eager's mean of lengths that are numbers writes them into a tensor's memory."""
+    number = {"none": 0, "mean": 1, "sum": 2}.get(reduction, reduction)  # type: ignore[call-overload]
+    if number not in (0, 1, 2):
+        raise ValueError(f"{reduction} is not a valid value for reduction")
+    lengths = input_lengths, target_lengths
+    if number != 1 or isinstance(target_lengths, torch.Tensor):
+        return torch.ctc_loss(log_probs, targets, *lengths, blank, number, zero_infinity)
+    losses = torch.ctc_loss(log_probs, targets, *lengths, blank, 0, zero_infinity)
+    like = {"dtype": losses.dtype, "device": losses.device}
+    parts = [torch.full((), max(length, 1), **like) for length in target_lengths]
+    return (losses / torch.stack(parts)).mean()
+
+
 _eager: Any = torch
 _COMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _eager.kron: kron,
@@ -405,6 +428,8 @@ _COMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _eager.Tensor.take_along_dim: take_along_dim,
     _eager.gradient: gradient,
     _eager.nn.functional.one_hot: one_hot,
+    _eager.nn.functional.ctc_loss: ctc_loss,
+    _eager.ctc_loss: ctc_loss,
     _eager.stft: stft,
     _eager.Tensor.stft: stft,
     _eager.unsafe_chunk: unsafe_chunk,
@@ -415,5 +440,5 @@ _COMPOSITIONS: dict[Any, Callable[..., Any]] = {
     _eager.nanquantile: nanquantile,
     _eager.Tensor.nanquantile: nanquantile,
 }
-# Eager looks at the data and raises; what C++ composes for tensors without data doesn't.
-_CHECKING = frozenset({one_hot})
+# Eager looks at the data and raises, or writes data: what C++ composes for tensors without data doesn't.
+_ALWAYS = frozenset({one_hot, ctc_loss})

@@ -169,6 +169,8 @@ def lower(
                 if isinstance(value, Value):
                     value.origin = value.origin or builder.origin
                     builder.settle(value, uses[node], output=node in outputs)
+                    if node.meta.get("impure") and not uses[node]:
+                        builder.realize(value)  # its index check raises, though nobody reads it
             case "output":
                 result = node.args[0]
             case other:
