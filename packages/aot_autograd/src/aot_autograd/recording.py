@@ -208,7 +208,7 @@ class RecordingContext:
     def constant(self, tensor: torch.Tensor | complex) -> FakeTensor:
         """A fake tensor that starts with the value of a real one.
 
-        Autograd conjugates the complex number that a tensor was multiplied by; what it gives for a tensor is that number.
+        Autograd conjugates the complex number that a tensor was multiplied by: it comes as a number of Python.
         """
         if isinstance(tensor, (int, float, complex)):
             dtype = torch.complex128 if isinstance(tensor, complex) else None
