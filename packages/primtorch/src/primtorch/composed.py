@@ -400,15 +400,18 @@ def ctc_loss(
     zero_infinity: bool = False,
 ) -> Tensor:
     """`torch.nn.functional.ctc_loss`; eager's mean of lengths that are numbers writes them into a tensor's memory."""
-    number = {"none": 0, "mean": 1, "sum": 2}.get(reduction, reduction)  # type: ignore[call-overload]
+    names = {"none": 0, "mean": 1, "sum": 2}
+    number = names.get(reduction, -1) if isinstance(reduction, str) else reduction
     if number not in (0, 1, 2):
         raise ValueError(f"{reduction} is not a valid value for reduction")
     lengths = input_lengths, target_lengths
     if number != 1 or isinstance(target_lengths, torch.Tensor):
         return torch.ctc_loss(log_probs, targets, *lengths, blank, number, zero_infinity)
     losses = torch.ctc_loss(log_probs, targets, *lengths, blank, 0, zero_infinity)
-    like = {"dtype": losses.dtype, "device": losses.device}
-    parts = [torch.full((), max(length, 1), **like) for length in target_lengths]
+    parts = [
+        torch.full((), max(length, 1), dtype=losses.dtype, device=losses.device)
+        for length in target_lengths
+    ]
     return (losses / torch.stack(parts)).mean()
 
 
