@@ -532,7 +532,21 @@ class _Encoder:
             return words
         return [ValueKind.OBJECT, self._object(list(value) if isinstance(value, tuple) else value)]
 
+    def _inside(self, step: OperatorCall) -> None:
+        """Make room for results that lie inside a result of the graph."""
+        for name in step.outputs:
+            place = None if name is None else self._program.memory.places.get(name)
+            if name not in self._read or place is None or place.kind != "inside":
+                continue
+            assert place.of is not None
+            if place.of not in self._own:
+                self._own.add(place.of)
+                self._code += [Opcode.ALLOCATE, *self._output(place.of)]
+            words = [*self._output(name), self._slots[place.of], self._registers(place.offset)]
+            self._code += [Opcode.INSIDE, *words]
+
     def _call(self, step: OperatorCall) -> None:
+        self._inside(step)
         outputs = [len(step.outputs)]
         for name in step.outputs:
             outputs += self._output(name)

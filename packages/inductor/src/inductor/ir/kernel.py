@@ -169,10 +169,11 @@ class Place:
     first. "arena": `offset` bytes into the call's arena. "operator": the tensor that an operator call
     returns. "reuse": the storage of buffer `of`, whose last reader is the writer of this one (element
     by element, so writing in place is right) or comes before it. Of an input: this is its new value.
+    "inside": `offset` bytes into the result `of`, which is allocated before; an operator writes it there.
     All but the arena's live until their last use.
     """
 
-    kind: Literal["input", "constant", "output", "arena", "operator", "reuse"]
+    kind: Literal["input", "constant", "output", "arena", "operator", "reuse", "inside"]
     offset: Size = 0
     of: str | None = None
 

@@ -227,7 +227,9 @@ def memory_text(plan: MemoryPlan) -> str:
         if place.kind in ("input", "constant"):
             continue
         where = f"arena+{size_text(place.offset)}" if place.kind == "arena" else place.kind
-        lines.append(f"  {name}: {where}" + (f" {place.of}" if place.of else ""))
+        where += f" {place.of}" if place.of else ""
+        where += f"+{size_text(place.offset)}" if place.kind == "inside" else ""
+        lines.append(f"  {name}: {where}")
     return "\n".join(lines)
 
 

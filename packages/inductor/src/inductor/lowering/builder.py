@@ -213,15 +213,27 @@ class Builder:
         self._add(LoopNode(f"n{len(self.nodes)}", kind, recorder.finish(), device, origins))
 
     # ---- whole operators
-    def call(self, kind: str, operator: Any, args: Any, kwargs: Any, reason: str) -> Any:
-        """Run an operator as it is; the result has the structure of the current fact."""
+    def call(
+        self,
+        kind: str,
+        operator: Any,
+        args: Any,
+        kwargs: Any,
+        reason: str,
+        *,
+        aligned: bool = True,
+    ) -> Any:
+        """Run an operator as it is; the result has the structure of the current fact.
+
+        A product's rows are `aligned`, unless they are to lie as the fact says.
+        """
         assert kind in ("vendor", "fallback")
         operator = _with_numbers(operator, args, kwargs)
         arguments = tuple(self._stored(argument) for argument in args)
         keywords = {key: self._stored(argument) for key, argument in kwargs.items()}
         outputs: list[str | None] = []
         fact = self.fact
-        if operator in PRODUCTS and isinstance(fact, TensorFact):
+        if aligned and operator in PRODUCTS and isinstance(fact, TensorFact):
             wide = self.padded(fact.shape[-1], fact.dtype, fact.device)
             fact = replace(fact, stride=aligned_rows(fact.shape, fact.stride, wide))
         result = self._results(fact, outputs)

@@ -6,8 +6,10 @@ and every dimension to be one (a vocabulary of 30522 costs three times as much a
 rows; the operand that holds the columns is copied into a padded buffer (a thousandth of the product's work). What the
 padding computes is never read; the dimension that is summed over is filled up with zeros. A bias is then added by the
 kernel that reads the result, because the library's product with a bias in its epilogue writes contiguous results only.
-A large padded result that leaves the graph is made in parts of rows, each copied into the tensor that the caller gets,
-so that the two never stand in memory together; a weight whose columns lie one after another is not copied for that.
+A large padded result that leaves the graph is made in parts of rows, each copied into the tensor that the caller gets;
+a weight whose columns lie one after another is not copied for that. A part is so small that it may be made in what
+nothing has written yet of that tensor (`schedule.inside`), the last few rows without padding where they stay: the call
+then needs no memory beside its result.
 """
 
 from __future__ import annotations
@@ -36,6 +38,12 @@ PART_ROWS = 128
 """Parts are multiples of this, as the tiles of a card's library are."""
 MOST_PARTS = 48
 """Each part's copy is a kernel of its own."""
+LEAST_PART = 64
+"""Rows of which a product without padding takes no longer than one with it and its copy."""
+_ROW_STEP = 8
+"""Of parts below `PART_ROWS`: the rows behind them begin at 16 bytes."""
+_SLACK = 64
+"""Elements that aligning a part inside the result may take."""
 _REASON = VENDOR.pop(aten.addmm.default)
 del VENDOR[aten.mm.default]
 
@@ -77,7 +85,7 @@ def _product(builder: Builder, left: Value, right: Value, bias: Value | None) ->
         pieces = _pieces(second, deep, fact.dtype)
         if not pieces:
             pieces = [(_enlarged(builder, right, deep, wide), 0, columns)]
-        return _in_parts(builder, replace(first, shape=(rows, deep)), pieces, bias, length)
+        return _in_parts(builder, replace(first, shape=(rows, deep)), pieces, bias, length, second)
     if (deep, wide) != (depth, columns):
         second = _enlarged(builder, right, deep, wide)
     product = _window_of_product(builder, first, second, fact)
@@ -129,37 +137,69 @@ def _part_length(rows: Size, wide: Size, dtype: torch.dtype) -> int | None:
     return length if 2 * length <= rows else None
 
 
+def _part_rows(rows: int, columns: int, wide: Size, length: int) -> list[int]:
+    """How many rows each padded part takes so that it fits into the rows behind it; the rest is not padded."""
+    assert isinstance(wide, int)
+    left = rows
+    found: list[int] = []
+    while True:
+        count = min(length, (left * columns - _SLACK) // (wide + columns))
+        count -= count % (PART_ROWS if count >= PART_ROWS else _ROW_STEP)
+        if count < min(LEAST_PART, length):
+            return found
+        found.append(count)
+        left -= count
+
+
 def _in_parts(
     builder: Builder,
     first: View,
     pieces: list[tuple[View, int, Size]],
     bias: Value | None,
     length: int,
+    second: View,
 ) -> Value:
-    """The product of `length` rows at a time, each copied into the result before the next is made."""
+    """The product of some rows at a time, each copied into the result before the next is made.
+
+    `pieces` are the padded windows of the weight, `second` the weight as it is.
+    """
     fact = builder.fact
-    rows, _ = fact.shape
+    rows, columns = fact.shape
     result = builder.buffer(fact.shape, fact.stride, fact.dtype, fact.device)
     added = None if bias is None else builder.realize(bias)
+
+    def put(value: Value, row: int, column: Size, width: Size) -> None:
+        """Store rows of some columns, the bias added."""
+        if added is not None:
+            window = replace(added, shape=(width,), offset=added.offset + column * added.stride[0])
+            own = Value(window.shape, added.dtype, fact.device, window, stride=window.stride)
+            value = elementwise(builder, (value, own), _add)
+        place = row * result.stride[0] + column * result.stride[1]
+        builder.store(value, View(result.name, value.shape, result.stride, place, fact.dtype))
+
+    def operand(row: int, count: int, depth: Size) -> View:
+        return replace(first, shape=(count, depth), offset=first.offset + row * first.stride[0])
+
+    counts = _part_rows(rows, columns, pieces[0][0].shape[1], length)
+    padded = sum(counts)
     column: Size = 0
-    for second, begin, width in pieces:
+    for window, begin, width in pieces:
         few = isinstance(width, int) and width < ROW_ALIGNMENT
-        step = rows if few else length
-        for start in range(0, rows, step):
-            count = min(step, rows - start)
+        row = 0
+        for count in [padded] if few else counts:
             part = replace(fact, shape=(count, width), stride=(width, 1))
-            offset = first.offset + start * first.stride[0]
-            operand = replace(first, shape=(count, first.shape[1]), offset=offset)
-            value = _window_of_product(builder, operand, second, part, begin)
-            if added is not None:
-                window = replace(
-                    added, shape=(width,), offset=added.offset + column * added.stride[0]
-                )
-                own = Value(window.shape, added.dtype, fact.device, window, stride=window.stride)
-                value = elementwise(builder, (value, own), _add)
-            place = start * result.stride[0] + column * result.stride[1]
-            builder.store(value, View(result.name, part.shape, result.stride, place, fact.dtype))
+            source = operand(row, count, first.shape[1])
+            put(_window_of_product(builder, source, window, part, begin), row, column, width)
+            row += count
         column = column + width
+    if padded < rows:
+        part = replace(fact, shape=(rows - padded, columns), stride=(columns, 1))
+        builder.fact = part
+        source = operand(padded, rows - padded, second.shape[0])
+        straight = builder.call(
+            "vendor", aten.mm.default, (source, second), {}, _REASON, aligned=False
+        )
+        put(straight, padded, 0, columns)
     builder.fact = fact
     return builder.stored(result)
 

@@ -247,6 +247,12 @@ static PyObject *run(Frame *f) {
         api.delete_handle(f->arena);
         f->arena = NULL;
         break;
+      case OP_INSIDE: {
+        const int64_t *host = w + 3 + 2 * w[2];
+        place_inside(f, w, &s[host[0]], r[host[1]]);
+        w = host + 2;
+        break;
+      }
       case OP_RETURN: hold(f); return results(f, w);
       default: hold(f); PyErr_SetString(PyExc_SystemError, "a damaged call program"); return NULL;
     }

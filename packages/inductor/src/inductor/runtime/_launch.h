@@ -106,7 +106,8 @@ enum {
   OP_RELEASE,       /* count, slots.. */
   OP_RETURN,        /* count, results.. */
   OP_SURE,          /* no later kernel can refuse its data: inputs needn't be kept for torch's operators */
-  OP_CLOSE          /* nothing in the arena is needed any more */
+  OP_CLOSE,         /* nothing in the arena is needed any more */
+  OP_INSIDE         /* slot, placed dtype, rank, sizes.., strides.., slot of the tensor it lies in, register: offset in bytes */
 };
 enum { NO_CONTEXT = 201 }; /* the driver's code of an error */
 enum { DIRECT_NONE, DIRECT_MM, DIRECT_BMM, DIRECT_ADDMM, DIRECT_BADDBMM, DIRECT_FLASH, DIRECT_CONVOLUTION, DIRECT_LINEAR,
@@ -199,6 +200,7 @@ int layout_fits(Frame *f, Handle h, int64_t rank, const int64_t *w);
 PyObject *conformed(Frame *f, PyObject *tensor, int64_t rank, const int64_t *w);
 Status output_handle(Frame *f, const int64_t *o, Handle *h, int *fresh);
 int reserve_slot(Frame *f, const int64_t *o);
+void place_inside(Frame *f, const int64_t *o, const Slot *host, int64_t offset);
 int reserve_arena(Frame *f, int64_t bytes, int64_t placed);
 
 /* ---- _calls.c -------------------------------------------------------------------------------------------------------- */

@@ -189,7 +189,7 @@ PyMODINIT_FUNC PyInit__launch(void) {
   if (PyType_Ready(&LauncherType)) return NULL;
   PyObject *module = PyModule_Create(&definition);
   if (module && (PyModule_AddObjectRef(module, "Launcher", (PyObject *)&LauncherType) ||
-                 PyModule_AddIntConstant(module, "OPCODES", OP_CLOSE + 1) ||
+                 PyModule_AddIntConstant(module, "OPCODES", OP_INSIDE + 1) ||
                  PyModule_AddIntConstant(module, "FACE", 5))) /* launch.py refuses other numbers */
     Py_CLEAR(module);
   return module;

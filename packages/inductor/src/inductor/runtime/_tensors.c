@@ -181,6 +181,21 @@ Status output_handle(Frame *f, const int64_t *o, Handle *h, int *fresh) {
   return api.get_data_ptr(*h, (void **)&s->data);
 }
 
+/* A tensor in a part of another one's memory, for an operator to write; where that fails, the operator makes its own. */
+void place_inside(Frame *f, const int64_t *o, const Slot *host, int64_t offset) {
+  Slot *s = &f->slots[o[0]];
+  int64_t rank = o[2], sizes[64], strides[64];
+  for (int64_t k = 0; k < rank; k++) {
+    sizes[k] = f->r[o[3 + k]];
+    strides[k] = f->r[o[3 + rank + k]];
+  }
+  Handle made = NULL;
+  if (!host->handle || api.from_pool(host->handle, offset, DTYPE(o[1]), rank, sizes, strides, &made)) return;
+  s->handle = made;
+  s->owned = 1;
+  s->data = host->data + offset;
+}
+
 /* Memory that the C ABI didn't get, asked for as eager asks: the exception is eager's, what was freed meanwhile is found. */
 static PyObject *reserved(Frame *f, int64_t placed, PyObject *sizes, PyObject *strides) {
   PyObject *word = PyLong_FromLongLong(placed), *made = NULL;

@@ -59,6 +59,7 @@ class Opcode(IntEnum):
     RETURN = 19
     SURE = 20
     CLOSE = 21
+    INSIDE = 22
 
 
 class ValueKind(IntEnum):

@@ -4,7 +4,8 @@ Buffers that leave the graph, and large ones, are tensors of their own, which li
 everything else lies in one arena, which lives as long as anything in it, placed largest first at the lowest offset
 that is free during its whole life. Where a CPU's arena is much of what is held at the worst moment, and most of it no
 longer needed, what is needed then or later is kept out of it. A kernel may write over what it reads last, element by
-element: also over what a product, a convolution or attention made.
+element: also over what a product, a convolution or attention made. A product may lie inside the result that it is
+copied into (`inside`).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from inductor.ir.index import is_expression, storage_length
 from inductor.ir.kernel import Kernel, MemoryPlan, Place
 from inductor.ir.nodes import OperatorCall, View
 from inductor.lowering.linear import LINEAR
+from inductor.schedule.inside import made_inside
 from primtorch.symbolic import maximum
 
 if TYPE_CHECKING:
@@ -76,6 +78,27 @@ class _Owners:
     fixed: Mapping[str, Place]
 
 
+def _with_guests(
+    graph: Graph,
+    steps: Sequence[Step],
+    owners: _Owners,
+    first: dict[str, int],
+    last: Mapping[str, int],
+) -> _Owners:
+    """The owners where products lie inside results, which are there (`first`) as soon as the products are."""
+    inside = made_inside(graph.buffers, steps, owners.outputs, first, last)
+    hosts = frozenset(place.host for place in inside.values())
+    for place in inside.values():
+        first[place.host] = min(first[place.host], place.begin)
+    fixed = {name: Place("inside", place.offset, of=place.host) for name, place in inside.items()}
+    return replace(
+        owners,
+        outputs=owners.outputs - hosts,
+        fresh=owners.fresh - inside.keys(),
+        fixed={**owners.fixed, **fixed},
+    )
+
+
 _READS_STORAGE = (aten.as_strided_scatter.default,)
 """Operators that count from the beginning of their operand's storage: it must not lie in the arena."""
 
@@ -87,7 +110,7 @@ def plan_memory(
     first, last = lifetimes(graph, steps)
     for name, old in in_place.items():  # kept until it is handed on
         last[old] = max(last.get(old, 0), first[name])
-    owners = _owners(graph, steps, first, in_place)
+    owners = _with_guests(graph, steps, _owners(graph, steps, first, in_place), first, last)
     plan = _plan(graph, steps, owners, first, last)
     late = _needed_late(graph, steps, plan, first, last)
     if not late:
@@ -306,10 +329,12 @@ def with_reuses(step: Step, plan: MemoryPlan) -> Step:
         return step
     read = [argument.buffer for argument in step.arguments if argument.access == "read"]
     inside = {plan.places[n].offset: n for n in read if plan.places[n].kind == "arena"}
+    guests = {plan.places[n].of: n for n in read if plan.places[n].kind == "inside"}
     pairs: list[tuple[str, str]] = []
     for argument in step.arguments:
         place = plan.places[argument.buffer]
         old = inside.get(place.offset) if place.kind == "arena" else place.of
+        old = guests.get(argument.buffer, old)
         if argument.access == "write" and old in read and old is not None:
             pairs.append((argument.buffer, old))
     return replace(step, reuses=tuple(pairs)) if pairs else step
