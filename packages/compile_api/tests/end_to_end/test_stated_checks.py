@@ -102,3 +102,34 @@ def test_a_question_of_a_users_own_backward_is_no_check():
         expected = torch.autograd.grad(function(x), x, tangent)
         found = torch.autograd.grad(compiled(x), x, tangent)
         torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_effects_keep_their_order_whatever_they_wait_for(training):
+    seen = []
+
+    @torch.library.custom_op("stated_checks::note", mutates_args=())
+    def note(x: torch.Tensor, number: int) -> None:
+        seen.append((number, round(float(x.sum()), 3)))
+
+    @note.register_fake
+    def _(x, number):
+        return None
+
+    def function(x, y):
+        computed = (x * 2).sin()
+        note(computed, 0)
+        note(y, 1)
+        later = computed.exp() + y
+        note(later.sum(0), 2)
+        note(x, 3)
+        return (later * 3).cos(), computed + 1
+
+    x = torch.linspace(-1, 1, 64).reshape(8, 8).requires_grad_(training)
+    orders = []
+    for called in both(function):
+        seen.clear()
+        called(x, x.detach().cos())
+        orders.append(list(seen))
+    assert orders[0] == orders[1]
+    assert [number for number, _ in orders[1]] == [0, 1, 2, 3]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inductor.analysis.cost import buffer_bytes
-from inductor.ir.counters import Counters
+from inductor.analysis.orders import orders_of
 from inductor.ir.kernel import FusionNote
 from inductor.ir.machine import H200
 from inductor.ir.nodes import LoopNode, OperatorCall, View
@@ -52,9 +52,10 @@ class Fusion:
     items: list[Group | OperatorCall | None] = field(default_factory=list)
     notes: list[FusionNote] = field(default_factory=list)
     ancestors: list[int] = field(default_factory=list)
-    drawn: dict[int, int | None] = field(
-        default_factory=dict
-    )  # each draw of numbers and the one before it
+    latest: dict[str, int] = field(default_factory=dict)
+    """The last call of each order that calls keep among themselves (`orders_of`)."""
+    after: dict[int, set[int]] = field(default_factory=dict)
+    """The calls that such an order puts right before a call."""
     writers: dict[str, list[int]] = field(default_factory=dict)
     readers: dict[str, list[int]] = field(default_factory=dict)
     awaited: set[str] = field(default_factory=set)
@@ -71,10 +72,7 @@ def live_nodes(graph: Graph) -> list[LoopNode | OperatorCall]:
     kept: list[LoopNode | OperatorCall] = []
     for node in reversed(graph.nodes):
         if isinstance(node, OperatorCall):
-            assert not isinstance(node.operator, Counters), "kernels are not divided yet"
-            schema = node.operator._schema
-            pure = not schema.is_mutable and bool(schema.returns)
-            if pure and needed.isdisjoint(node.writes) and _seedless(node):
+            if needed.isdisjoint(node.writes) and not orders_of(node):
                 continue
         elif needed.isdisjoint(node.writes) and not _checks(node):
             continue
@@ -82,11 +80,6 @@ def live_nodes(graph: Graph) -> list[LoopNode | OperatorCall]:
         needed |= node.reads
     kept.reverse()
     return kept
-
-
-def _seedless(node: OperatorCall) -> bool:
-    """Whether leaving the call out can't be noticed: it draws no random numbers."""
-    return all(tag.name != "nondeterministic_seeded" for tag in node.operator.tags)
 
 
 def _checks(node: LoopNode) -> bool:
@@ -113,10 +106,7 @@ def fuse(
     for node in _column_sums_last(nodes, infos):
         dependencies = _dependencies(fusion, node)
         if isinstance(node, OperatorCall):
-            before = next(reversed(fusion.drawn), None)
-            if not _seedless(node):
-                fusion.drawn[len(fusion.items)] = before
-                dependencies |= set() if before is None else {before}
+            dependencies |= _in_turn(fusion, node)
             _append(fusion, node, dependencies)
             _register(fusion, len(fusion.items) - 1, node)
             continue
@@ -195,6 +185,16 @@ def _unite_producers(
         for other in tuple(fusion.writers.get(buffer, ())):
             if other != number and writer_count[buffer] == 1:
                 unite(fusion, other, number, MOST_MEMBERS)
+
+
+def _in_turn(fusion: Fusion, call: OperatorCall) -> set[int]:
+    """The calls before the next item, `call`, that it keeps an order with."""
+    number, orders = len(fusion.items), orders_of(call)
+    before = {fusion.latest[order] for order in orders if order in fusion.latest}
+    fusion.latest.update(dict.fromkeys(orders, number))
+    if before:
+        fusion.after[number] = before
+    return before
 
 
 def _dependencies(fusion: Fusion, node: LoopNode | OperatorCall) -> set[int]:
@@ -343,14 +343,12 @@ def _nodes(item: Group | OperatorCall | None) -> list[LoopNode | OperatorCall]:
 
 
 def ordered(fusion: Fusion) -> list[Group | OperatorCall]:
-    """Groups and calls in an order of execution, as near to the graph's as dependencies allow; draws keep theirs."""
+    """Groups and calls in an order of execution, as near to the graph's as dependencies allow."""
     direct: list[set[int]] = [set() for _ in fusion.items]
     for number, item in enumerate(fusion.items):
         for node in _nodes(item):
             direct[number] |= _dependencies_within(fusion, node, number)
-        draw = fusion.drawn.get(number)
-        if draw is not None:
-            direct[number].add(draw)
+        direct[number] |= fusion.after.get(number, set())
     waiting = [len(before) for before in direct]
     followers: list[list[int]] = [[] for _ in fusion.items]
     for number, before in enumerate(direct):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from inductor.analysis.cost import buffer_bytes
-from inductor.ir.counters import Counters
+from inductor.analysis.orders import acts, orders_of
 from inductor.ir.nodes import OperatorCall, View
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ __all__ = ["order_for_memory"]
 SMALLEST = 1 << 20
 """Graphs that never hold more bytes of their own are left alone."""
 CLEARLY = 0.9
-_SEEDED = "nondeterministic_seeded"
 
 
 @dataclass(slots=True)
@@ -42,7 +41,7 @@ def order_for_memory(
     items: Sequence[Group | OperatorCall], graph: Graph
 ) -> list[Group | OperatorCall]:
     """The items in the order that holds fewer bytes at its worst moment."""
-    if any(isinstance(item, OperatorCall) and _acts(item) for item in items):
+    if any(isinstance(item, OperatorCall) and acts(item) for item in items):
         return list(items)
     problem = _problem(items, graph)
     usual = list(range(len(items)))
@@ -71,7 +70,7 @@ def _problem(items: Sequence[Group | OperatorCall], graph: Graph) -> _Problem:
         for buffer in writes:
             before.update(writers.get(buffer, ()), readers.get(buffer, ()))
             writers.setdefault(buffer, []).append(number)
-        if isinstance(item, OperatorCall) and _draws(item):
+        if isinstance(item, OperatorCall) and orders_of(item):
             before |= set() if draw is None else {draw}
             draw = number
         before.discard(number)
@@ -82,21 +81,6 @@ def _problem(items: Sequence[Group | OperatorCall], graph: Graph) -> _Problem:
         if buffer in outputs or any(number != first for number in readers.get(buffer, ())):
             problem.made[first][buffer] = buffer_bytes(graph.buffers[buffer])
     return problem
-
-
-def _acts(call: OperatorCall) -> bool:
-    """Whether a call does what no buffer shows.
-
-    It writes an operand, is made for its effect, or other processes wait for it (it may read its operands until it is
-    waited for).
-    """
-    assert not isinstance(call.operator, Counters), "kernels are not divided yet"
-    schema = call.operator._schema
-    return schema.is_mutable or not schema.returns or "c10d" in schema.name.partition("::")[0]
-
-
-def _draws(call: OperatorCall) -> bool:
-    return any(tag.name == _SEEDED for tag in call.operator.tags)
 
 
 def _peak(problem: _Problem, order: Sequence[int]) -> int:
