@@ -29,6 +29,7 @@ from dynamo._torch import (
 from dynamo.emit.drawn import DrawFound, Drawing, is_drawn
 from dynamo.emit.effects import emit_effects
 from dynamo.emit.entry import Again, build_entry, order_of_inputs
+from dynamo.emit.hooks import register_late, retain_late
 from dynamo.emit.reconstruct import CannotReconstruct, Emitter
 from dynamo.emit.resume import Resume, emit_step
 from dynamo.errors import (
@@ -165,10 +166,11 @@ def capture(request: Request) -> Captured:
     if runs_packed(request.function, request.arguments):
         raise SkipFrame("a recurrent layer on packed sequences runs as it is")
     breaks: dict[int, tuple[BreakReason, str]] = {}
+    late_hooks: set[int] = set()
     for _ in range(_ATTEMPTS):
         try:
             with without_saved_tensor_hooks():
-                return _attempt(request, breaks)
+                return _attempt(request, breaks, late_hooks)
         except Restart:
             continue
     raise SkipFrame("too many places where capture cannot go on")
@@ -189,11 +191,13 @@ def _bytecode_text(code: CodeType) -> str:
     return "\n".join(lines)
 
 
-def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Captured:
+def _attempt(
+    request: Request, breaks: dict[int, tuple[BreakReason, str]], late_hooks: set[int]
+) -> Captured:
     sizes = _sizes(request)
     recorder = Recorder(sizes)
     session = Session(request.function, recorder)
-    machine = Machine(session, breaks)
+    machine = Machine(session, breaks, late_hooks)
     machine.breaks_raise = request.breaks_raise
     machine.drawing = request.drawing if request.symbolic else None
     recorder.machine = machine
@@ -235,8 +239,9 @@ def _attempt(request: Request, breaks: dict[int, tuple[BreakReason, str]]) -> Ca
                 _require_ended(machine)
                 grad_after = torch.is_grad_enabled()
                 with torch._C.DisableTorchFunction():
+                    register_late(machine, emitter)
                     if stop is None:
-                        returned = _emit_result(request, emitter, result)
+                        returned = _emit_result(request, machine, emitter, result)
                     else:
                         message = _check_break(request, machine, stop)
                         returned = _emit_break(request, emitter, machine, stop)
@@ -324,10 +329,11 @@ def _root_frame(session: Session, request: Request) -> Frame:
     return frame
 
 
-def _emit_result(request: Request, emitter: Emitter, result: Any) -> str:
+def _emit_result(request: Request, machine: Machine, emitter: Emitter, result: Any) -> str:
     try:
         returned = emitter.value(result)
         emit_effects(emitter)
+        retain_late(machine, emitter)
     except CannotReconstruct as error:
         code = request.function.__code__
         if request.fullgraph:
@@ -377,6 +383,7 @@ def _emit_break(request: Request, emitter: Emitter, machine: Machine, stop: Grap
             resume = partial(_resume_in, request, region)
             inner = emit_step(emitter, frames[level], inner, resume, request.hook)
         emit_effects(emitter)
+        retain_late(machine, emitter)
     except CannotReconstruct as error:
         if depth > 1:
             _restart(machine, frames[depth - 2].tick, stop)

@@ -1,19 +1,13 @@
-"""`Tensor.register_hook` in a captured call: a nested graph where nothing it reads can change, else a named break."""
+"""Tensor hooks that are part of the graph, for nothing that they read can change; of others see `test_late_hooks`."""
 
 import pytest
 import torch
 
 import dynamo
 
-LIMIT = 0.5
-
 
 def clipped(gradient):
     return gradient.clamp(-1, 1)
-
-
-def limited(gradient):
-    return gradient.clamp(-LIMIT, LIMIT)
 
 
 def scaled(x, w):
@@ -101,106 +95,3 @@ def test_captured(function):
     for seed in range(2):
         for want, got in zip(left_by(function, seed), left_by(compiled, seed), strict=True):
             torch.testing.assert_close(got, want)
-
-
-def of_an_input(x, w):
-    x.register_hook(lambda gradient: gradient * 2)
-    return x * w
-
-
-def returned(x, w):
-    y = x * w
-    y.register_hook(lambda gradient: gradient * 2)
-    return y
-
-
-def of_a_view(x, w):
-    y = (x * w)[0]
-    y.register_hook(lambda gradient: gradient * 2)
-    return y
-
-
-def kept_handle(x, w):
-    y = x * w
-    handle = y.register_hook(lambda gradient: gradient * 2)
-    z = y.sin()
-    handle.remove()
-    return z
-
-
-def bound_again(x, w):
-    y, factor = x * w, 2
-    y.register_hook(lambda gradient: gradient * factor)
-    factor = 3
-    return y.sin()
-
-
-def bound_in_a_loop(x, w):
-    y = x * w
-    for factor in (2, 3):
-        y.register_hook(lambda gradient: gradient * factor)  # noqa: B023 - what is tested
-    return y.sin()
-
-
-def of_a_global(x, w):
-    y = x * w
-    y.register_hook(limited)
-    return y.sin()
-
-
-def telling(x, w):
-    y, seen = x * w, []
-    y.register_hook(lambda gradient: seen.append(gradient * 2))
-    return y.sin()
-
-
-def deciding(x, w):
-    y = x * w
-    y.register_hook(lambda gradient: gradient * 2 if gradient.sum() > 0 else gradient)
-    return y.sin()
-
-
-def printing(x, w):
-    y = x * w
-    y.register_hook(lambda gradient: print(gradient.shape))
-    return y.sin()
-
-
-def failing(x, w):
-    y = x * w
-    y.register_hook(lambda gradient: gradient.view(7))
-    return y.sin()
-
-
-def of_another_shape(x, w):
-    y = x * w
-    y.register_hook(lambda gradient: gradient.sum())
-    return y.sin()
-
-
-BREAKS = [
-    (of_an_input, "made outside the function"),
-    (returned, "its tensor leaves the graph"),
-    (of_a_view, "a view"),
-    (kept_handle, "its handle is kept"),
-    (bound_again, "factor may be bound again"),
-    (bound_in_a_loop, "factor may be bound again"),
-    (of_a_global, "reads the global LIMIT"),
-    (telling, "captures something other"),
-    (deciding, ""),
-    (printing, ""),
-    (failing, ""),
-    (of_another_shape, "gives no gradient"),
-]
-
-
-@pytest.mark.parametrize(("function", "reason"), BREAKS)
-def test_left_to_eager(function, reason):
-    match = f"a tensor hook is registered.*{reason}" if reason else "graph break"
-    with pytest.raises(dynamo.CaptureError, match=match):
-        left_by(dynamo.optimize("eager", fullgraph=True)(function), 0)
-    if function in (failing, of_another_shape):
-        return  # eager raises
-    compiled = dynamo.optimize("eager")(function)
-    for want, got in zip(left_by(function, 0), left_by(compiled, 0), strict=True):
-        torch.testing.assert_close(got, want)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
+    from torch.utils.hooks import RemovableHandle
+
 
 @dataclass(frozen=True, slots=True)
 class AutocastToken:
@@ -253,6 +255,43 @@ def gradient_hook(
         captured: what it is called with beside the gradient.
     """
     tensor.register_hook(lambda gradient: body(gradient, *captured))
+
+
+class HookPlace:
+    """A hook's place among those of a tensor: what it does with a gradient is said when the call is over.
+
+    Until `fill` it leaves gradients as they are. Where other results of one node have gradients, autograd asks it with
+    None, which the hook sees only if eager's node has results beside the tensor: `several`.
+    """
+
+    __slots__ = ("_handle", "_hook", "_several")
+
+    def __init__(self, tensor: torch.Tensor, *, several: bool) -> None:
+        self._hook: Callable[[Any], torch.Tensor | None] | None = None
+        self._several = several
+        self._handle = tensor.register_hook(self)
+
+    def __call__(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """The gradient's new value, or None to leave it."""
+        hook = self._hook
+        if hook is None or (gradient is None and not self._several):
+            return None
+        return hook(gradient)
+
+    def fill(self, hook: Callable[[Any], torch.Tensor | None]) -> RemovableHandle:
+        """Put a hook in the place; gives its handle."""
+        self._hook = hook
+        return self._handle
+
+
+def reserve_hook(tensor: torch.Tensor, several: bool) -> HookPlace:
+    """A place among the tensor's hooks for one that captures what is computed later."""
+    return HookPlace(tensor, several=several)
+
+
+def retain_gradient(tensor: torch.Tensor) -> None:
+    """`tensor.retain_grad()`, as a statement."""
+    tensor.retain_grad()
 
 
 def seed_generators(seed: int) -> None:

@@ -23,9 +23,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from dynamo.emit.classes import emit_class, emit_descriptor, emit_member
 from dynamo.emit.generators import emit_generator
+from dynamo.emit.hooks import removed_handle
 from dynamo.graph.gradients import as_dead_end, as_leaf, as_parameter, is_dead_end
 from dynamo.graph.tensor_classes import as_class, is_traced
 from dynamo.source import ConstantSource
@@ -143,6 +145,17 @@ class Emitter:
             self.graph_outputs.append(value)
             self.session.keep(value)
             self.head.append(f"{name} = {found}")
+
+    def output(self, value: Any) -> str:
+        """The name of an object, no tensor, that the graph yields."""
+        name = self._output_names[id(value)] = f"g{len(self.graph_outputs)}"
+        self.graph_outputs.append(value)
+        self.session.keep(value)
+        return name
+
+    def is_output(self, value: Any) -> bool:
+        """Whether the graph yields a value."""
+        return id(value) in self._output_names
 
     def _fresh(self, expression: str) -> str:
         name = f"v{self._counter}"
@@ -344,6 +357,8 @@ class Emitter:
             return self._standard_container(value)
         if isinstance(value, BaseException):
             return self._exception(value)
+        if kind is RemovableHandle and self.session.is_created(value):
+            return removed_handle(self, value)
         if hasattr(value, "__next__"):
             return self._iterator(value)
         if kind in (type({}.keys()), type({}.values()), type({}.items())):

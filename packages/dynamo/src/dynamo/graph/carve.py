@@ -34,6 +34,11 @@ __all__ = [
 ]
 
 
+_HOOK = (
+    "a tensor hook is registered inside a function that is checkpointed, differentiated or mapped"
+)
+
+
 @dataclass(slots=True)
 class Region:
     """A graph that was cut out.
@@ -59,6 +64,8 @@ class Region:
 
 def nodes_since(recorder: Recorder, mark: fx.Node) -> list[fx.Node]:
     """What was recorded after the node `mark`, without placeholders; the mark goes."""
+    if any(late.after is mark for late in recorder.late):
+        _refuse(recorder, BreakReason.UNSUPPORTED_CALL, _HOOK)
     found: list[fx.Node] = []
     for node in reversed(recorder.graph.nodes):
         if node is mark:
@@ -107,6 +114,8 @@ def carve(
             "a module with backward hooks is called, or a seed set, inside a function that is "
             "checkpointed, differentiated or mapped",
         )
+    if recorder.late and not {late.after for late in recorder.late}.isdisjoint(nodes):
+        _refuse(recorder, BreakReason.UNSUPPORTED_CALL, _HOOK)
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
 

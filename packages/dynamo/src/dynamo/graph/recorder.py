@@ -32,6 +32,7 @@ from primtorch import substitute
 from primtorch.fake import FactoryMode, FakeTensor, ShapeContext, fakeify
 
 if TYPE_CHECKING:
+    from dynamo.graph.late_hooks import LateHook
     from dynamo.graph.sizes import Sizes
     from dynamo.machine.interpreter import Machine
     from dynamo.source import Source
@@ -75,6 +76,7 @@ class Recorder:
         "inputs",
         "kinds",
         "known",
+        "late",
         "leaves",
         "machine",
         "mode",
@@ -100,9 +102,8 @@ class Recorder:
         if sizes is not None:
             sizes.environment.location = self.location
         self.nodes: dict[int, torch.fx.Node] = {}
-        self.hooked: dict[
-            int, int
-        ] = {}  # tensors with hooks, and the instruction that registered one
+        self.hooked: dict[int, int] = {}  # tensors with hooks in the graph, and where they got one
+        self.late: list[LateHook] = []  # hooks of the tensors themselves, when the graph has run
         self.inputs: list[GraphInput] = []
         self.size_inputs: list[GraphInput] = []
         self.machine: Machine | None = None
@@ -483,6 +484,15 @@ class Recorder:
         return node
 
     # -- regions -----------------------------------------------------------------------------------
+
+    @property
+    def last_input(self) -> torch.fx.Node:
+        """The node in front of the calls."""
+        return self.graph._root.prev if self._first is None else self._first.prev
+
+    def begins_with(self, node: torch.fx.Node) -> None:
+        """A call was put in front of the others."""
+        self._first = node
 
     def mark(self) -> torch.fx.Node:
         """A node that says where a region begins; `carve.nodes_since` removes it."""

@@ -1,7 +1,8 @@
-"""A graph with sizes known only at run time, or with module hooks, as stages between the operators that tell them.
+"""A graph with sizes known only at run time, or with hooks, as stages between the operators that tell them.
 
 `item()`, `nonzero()` and the like run by torch's own operators, as does arithmetic of the numbers they give. Where a
-module has backward hooks, autograd gets torch's own node, which calls them. What lies between is compiled like any
+module has backward hooks, autograd gets torch's own node, which calls them; a tensor whose hook no graph can hold is
+one between stages. What lies between is compiled like any
 graph with symbolic sizes, at the first call, when the numbers are there to be hints. What the compiler assumes of them
 is checked in each call: other numbers may get another version of a stage, and after `_MOST` versions the stage runs
 uncompiled. Gradients pass through the stages and the operators between them.
@@ -47,6 +48,8 @@ _BETWEEN: frozenset[Any] = frozenset(
     {
         regions.enter_module_hooks,
         regions.leave_module_hooks,
+        regions.reserve_hook,
+        regions.retain_gradient,
         regions.seed_generators,
         regions.fork_generators,
         regions.join_generators,
@@ -102,7 +105,7 @@ def check_at_run_time(condition: bool, error: str, text: str) -> None:
 
 
 def runs_between(node: torch.fx.Node) -> bool:
-    """Whether a node calls hooks of modules or seeds generators: it runs by itself, in no stage."""
+    """Whether a node is about hooks or seeds generators: it runs by itself, in no stage."""
     return node.target in _BETWEEN
 
 

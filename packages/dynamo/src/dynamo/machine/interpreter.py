@@ -41,11 +41,18 @@ class Machine:
         "failed_finally",
         "frames",
         "interpreting",
+        "late_hooks",
         "session",
         "ticks",
     )
 
-    def __init__(self, session: Session, break_ticks: dict[int, tuple[BreakReason, str]]) -> None:
+    def __init__(
+        self,
+        session: Session,
+        break_ticks: dict[int, tuple[BreakReason, str]],
+        late_hooks: set[int] | None = None,
+    ) -> None:
+        self.late_hooks = set() if late_hooks is None else late_hooks  # 0: all of them
         self.session = session
         self.frames: list[Frame] = []
         self.ticks = 0

@@ -48,6 +48,7 @@ __all__ = [
     "load",
     "load_method",
     "load_special",
+    "object_attribute",
     "read_slot",
     "register_loader",
     "special",
@@ -587,6 +588,11 @@ _LOADERS: dict[type, Callable[[Any, Any, str], Any]] = {
 def register_loader(kind: type, loader: Callable[[Any, Any, str], Any]) -> None:
     """How attributes of a stand-in of capture's own are read."""
     _LOADERS[kind] = loader
+
+
+def object_attribute(machine: Machine, owner: Any, name: str) -> Any:
+    """`owner.name` of an object of no kind of its own."""
+    return _object(machine, owner, name)
 
 
 def _choose(owner: Any) -> Callable[[Any, Any, str], Any]:

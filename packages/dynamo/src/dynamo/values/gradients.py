@@ -76,6 +76,7 @@ def _grad(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     what = "torch.autograd.grad"
     if given.get("is_grads_batched"):
         raise _stop(f"{what} is called with is_grads_batched")
+    _require_none_late(machine, what)
     recorder = machine.session.recorder
     outputs = _several(machine, given["outputs"], what)
     inputs = _several(machine, given["inputs"], what)
@@ -122,6 +123,7 @@ def _function(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _run_backward(machine: Machine, given: dict[str, Any], what: str) -> None:
+    _require_none_late(machine, what)
     recorder = machine.session.recorder
     tensors = _several(machine, given["tensors"], what)
     weights = _weights(machine, given.get("grad_tensors"), what)
@@ -171,6 +173,12 @@ def _add(machine: Machine, leaf: Any, gradient: Any, *, create: bool) -> None:
         recorder.record(torch.Tensor.add_, (before, gradient), {})
         return
     gradients.assign_gradient(recorder, session, leaf, new)
+
+
+def _require_none_late(machine: Machine, what: str) -> None:
+    """Hooks of tensors that the call has registered get their place when it is over: too late for its own gradients."""
+    if any(not late.removed for late in machine.session.recorder.late):
+        raise _stop(f"{what} is called after a tensor hook was registered")
 
 
 def _require_unhooked(machine: Machine, leaf: Any) -> None:

@@ -1,25 +1,31 @@
 # ruff: noqa: ARG001 - one signature for all rules
-"""`Tensor.register_hook` in a captured call: the hook becomes a nested graph of the gradient.
+"""Tensor hooks and `retain_grad` in a captured call.
 
-The hook is interpreted where it is registered, on a fake of the gradient; what it reads of the forward is passed to the
-nested graph. Invariant: eager runs the hook in the backward, so nothing that it reads may change in between, nor may
-it change anything itself: what it captures is bound once, and is a tensor or a constant. Any other hook is a break.
+The hook of a tensor that stays inside the graph becomes a nested graph of the gradient: it is interpreted where it is
+registered, on a fake of the gradient, and what it reads of the forward is passed to it. Eager runs it in the backward,
+so nothing that it reads may change in between, nor may it change anything itself: what it captures is bound once, and
+is a tensor or a constant. Any other hook, and any of a tensor from outside or of a result, is never interpreted: it is
+registered for real when the graph has run (`emit.hooks`). Invariant: hooks of one tensor run in the program's order.
 """
 
 from __future__ import annotations
 
 import builtins
 import types
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
-from dynamo.errors import BreakReason, GraphBreak, Restart
+from dynamo.emit.hooks import postpone
+from dynamo.errors import BreakReason, GraphBreak
 from dynamo.graph import carve
+from dynamo.graph.late_hooks import LateHook, version
 from dynamo.graph.stages import runs_between
+from dynamo.graph.tensor_classes import is_traced
+from dynamo.values import attributes
 from dynamo.values.functions import is_unchanged, outside_now
-from dynamo.values.regions import refuse
-from dynamo.values.rules import rule
+from dynamo.values.rules import UNRULED, rule
 from primtorch import regions
 from primtorch.fake import FakeTensor
 
@@ -39,59 +45,151 @@ def _stop(why: str) -> GraphBreak:
 
 
 def require_private(machine: Machine, outputs: list[Any]) -> None:
-    """A tensor with hooks must not leave the graph: hooks that its user registers later would run before them."""
+    """A tensor with hooks in the graph must not leave it: hooks that its user registers later would run before them."""
     for value in outputs:
         tick = machine.session.recorder.hooked.get(id(value))
         if tick is not None:
-            stop = _stop("its tensor leaves the graph")
-            machine.break_ticks[tick] = (stop.reason, stop.why)
-            raise Restart
+            postpone(machine, tick)
 
 
 @rule(torch.Tensor.register_post_accumulate_grad_hook)
-def _after_accumulation(
-    machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> NoReturn:
-    raise _stop("it runs when a leaf's gradient is complete")
+def _after_accumulation(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, hook = (*args, *kwargs.values())[:2]
+    if not _is_leaf(machine, tensor):
+        raise _stop("it runs when a leaf's gradient is complete, and its tensor is no leaf")
+    return _register_late(machine, tensor, "register_post_accumulate_grad_hook", hook)
 
 
 @rule(torch.Tensor.register_hook)
-def _register_hook(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _register_hook(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, hook = (*args, *kwargs.values())[:2]
     recorder, frame = machine.session.recorder, machine.frames[-1]
+    if (
+        not machine.late_hooks.isdisjoint((0, frame.tick))
+        or frame.ops[frame.pc].name != "POP_TOP"
+        or not _is_inside(machine, tensor)
+        or any(late.tensor is tensor for late in recorder.late)
+        or any(map(runs_between, recorder.graph.nodes))
+        or not _is_settled(hook, frame)
+    ):
+        return _register_late(machine, tensor, "register_hook", hook)
+    _record(machine, tensor, hook)
+    return None  # dropped
+
+
+@rule(torch.Tensor.retain_grad)
+def _retain_grad(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    (tensor,) = args
+    _require_gradient(machine, tensor, "a gradient is retained")
+    with torch._C.DisableTorchFunction():
+        leaf = tensor.is_leaf
+        tensor.retain_grad()
+    if not leaf:
+        _keep_late(machine, tensor, "retain_grad", None, None)
+
+
+def _register_late(machine: Machine, tensor: Any, method: str, hook: Any) -> Any:
+    """The tensor itself gets the hook when the graph has run."""
+    recorder = machine.session.recorder
+    _require_gradient(machine, tensor, "a tensor hook is registered")
+    nested = recorder.hooked.get(id(tensor))
+    if nested is not None:  # hooks of one tensor run in their order
+        postpone(machine, nested)
+    handle = machine.session.created(object.__new__(RemovableHandle))
+    _keep_late(machine, tensor, method, hook, handle)
+    return handle
+
+
+def _keep_late(machine: Machine, tensor: Any, method: str, hook: Any, handle: Any) -> None:
+    recorder, frame = machine.session.recorder, machine.frames[-1]
+    machine.session.keep(hook)
+    after, written = recorder.graph._root.prev, version(tensor)
+    recorder.late.append(LateHook(tensor, method, hook, handle, frame.tick, after, written))
+
+
+def _require_gradient(machine: Machine, tensor: Any, what: str) -> None:
+    recorder = machine.session.recorder
+    if not is_traced(tensor) or (
+        not recorder.is_input(tensor)
+        and (type(tensor) is not FakeTensor or recorder.kinds.get(id(tensor)))
+    ):
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_CALL, f"{what}: its tensor is of a class of its own"
+        )
+    with torch._C.DisableTorchFunction():
+        if not tensor.requires_grad:  # eager raises
+            raise GraphBreak(BreakReason.UNSUPPORTED_CALL, f"{what}: its tensor has no gradient")
+    if recorder.is_input(tensor):
+        _is_leaf(machine, tensor)
+
+
+def _is_leaf(machine: Machine, tensor: Any) -> bool:
+    """Whether autograd has no history of a tensor; guarded for one from outside."""
+    if not is_traced(tensor):
+        return False
+    return bool(attributes.load(machine, tensor, "is_leaf"))
+
+
+def _is_inside(machine: Machine, tensor: Any) -> bool:
+    """Whether a tensor is computed in the call, of no class of its own, in no other's memory."""
+    recorder = machine.session.recorder
     if type(tensor) is not FakeTensor or recorder.kinds.get(id(tensor)):
-        raise _stop("its tensor is of a class of its own")
+        return False
     with torch._C.DisableTorchFunction():
         inside = not recorder.is_input(tensor) and tensor.requires_grad and not tensor.is_leaf
-        if not inside or tensor._is_view():
-            raise _stop("its tensor is a leaf, a view, or was made outside the function")
-    if frame.ops[frame.pc].name != "POP_TOP":
-        raise _stop("its handle is kept")
-    if any(map(runs_between, recorder.graph.nodes)):
-        raise _stop("the graph runs in several stages")
-    why = _unsettled(hook, frame)
-    if why:
-        raise _stop(why)
-    _record(machine, tensor, hook)
+        return inside and not tensor._is_view()
+
+
+# -- handles -------------------------------------------------------------------------------------------
+
+
+def _late_of(machine: Machine, handle: Any) -> LateHook | None:
+    late = machine.session.recorder.late
+    return next((one for one in late if one.handle is handle), None)
+
+
+@rule(RemovableHandle.remove, RemovableHandle.__exit__)
+def _remove(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    late = _late_of(machine, args[0])
+    if late is None:
+        return UNRULED
+    late.removed = True
+    return None
+
+
+def _handle(machine: Machine, owner: Any, name: str) -> Any:
+    """An attribute of a handle; which number its hook has is known when it is registered."""
+    if name in ("id", "hooks_dict_ref", "extra_dict_ref", "__dict__") and _late_of(machine, owner):
+        raise _stop(f"the {name} of its handle is read")
+    return attributes.object_attribute(machine, owner, name)
+
+
+attributes.register_loader(RemovableHandle, _handle)
+
+
+# -- hooks in the graph --------------------------------------------------------------------------------
 
 
 def _record(machine: Machine, tensor: Any, hook: Any) -> None:
     """Interpret the hook, cut what it does out of the graph, and record its registration."""
     recorder = machine.session.recorder
-    owner = recorder.node_of(tensor)
+    owner, tick = recorder.node_of(tensor), machine.frames[-1].tick
     mark = recorder.mark()
-    stand_in, result = _run(machine, tensor, hook)
+    found = _run(machine, tensor, hook)
+    if found is None:
+        postpone(machine, tick)
+    stand_in, result = found
     wanted = [] if result is None else [recorder.node_of(result)]
     nodes = [node for node in carve.nodes_since(recorder, mark) if node is not stand_in]
     body = carve.carve(recorder, nodes, [stand_in], also=wanted)
     carve.drop(recorder, body, [stand_in])
     holder = carve.close(recorder, body, body.copies[wanted[0]] if wanted else None)
     carve.record_call(recorder, regions.gradient_hook, (owner, holder, *body.inputs), {})
-    recorder.hooked.setdefault(id(tensor), machine.frames[-1].tick)
+    recorder.hooked.setdefault(id(tensor), tick)
 
 
-def _run(machine: Machine, tensor: Any, hook: Any) -> tuple[torch.fx.Node, Any]:
-    """The node that stands for the gradient, and what the hook makes of it."""
+def _run(machine: Machine, tensor: Any, hook: Any) -> tuple[torch.fx.Node, Any] | None:
+    """The node that stands for the gradient, and what the hook makes of it; None if no graph can hold it."""
     from dynamo.values import calls
 
     session, recorder = machine.session, machine.session.recorder
@@ -104,33 +202,29 @@ def _run(machine: Machine, tensor: Any, hook: Any) -> tuple[torch.fx.Node, Any]:
         session.keep(gradient)
         stand_in = carve.stand_in(recorder, gradient)
         result = calls.call(machine, hook, (gradient,), {})
-    except Exception as error:  # noqa: BLE001 - it belongs to the backward pass
-        refuse(machine, f"a tensor hook is registered: {type(error).__name__} is raised in it")
+    except (Exception, GraphBreak):  # noqa: BLE001 - it belongs to the backward pass
+        return None
     finally:
         torch._C._set_grad_enabled(grad)
-    if result is not None and (
-        type(result) is not FakeTensor
-        or result.shape != tensor.shape
-        or result.dtype != tensor.dtype
-    ):
-        refuse(machine, "a tensor hook is registered: it gives no gradient of its tensor")
-    if not is_unchanged(before, outside_now(session)) or recorder.mutated - written:
-        refuse(machine, "a tensor hook is registered: it changes something")
-    return stand_in, result
+    fits = result is None or (
+        type(result) is FakeTensor and result.shape == tensor.shape and result.dtype == tensor.dtype
+    )
+    changed = not is_unchanged(before, outside_now(session)) or recorder.mutated - written
+    return (stand_in, result) if fits and not changed else None
 
 
-def _unsettled(hook: Any, frame: Frame) -> str:
-    """Why what a hook reads may be another thing in the backward; empty if it can't be."""
+def _is_settled(hook: Any, frame: Frame) -> bool:
+    """Whether what a hook reads is the same in the backward."""
     if type(hook) is not types.FunctionType:
-        return "it is no plain function"
+        return False
     values = [*(hook.__defaults__ or ()), *(hook.__kwdefaults__ or {}).values()]
     for name, cell in zip(hook.__code__.co_freevars, hook.__closure__ or (), strict=True):
         if not _is_bound_once(name, frame):
-            return f"{name} may be bound again before the backward"
+            return False
         values.append(cell.cell_contents)
     if not all(type(one) is FakeTensor or isinstance(one, _CONSTANTS) for one in values):
-        return "it captures something other than tensors and constants"
-    return _unsettled_global(hook, {hook})
+        return False
+    return _reads_settled_globals(hook, {hook})
 
 
 def _is_bound_once(name: str, frame: Frame) -> bool:
@@ -160,8 +254,8 @@ def _binds(code: Any, name: str) -> bool:
     ) or any(_binds(one, name) for one in code.co_consts)
 
 
-def _unsettled_global(function: Any, seen: set[Any]) -> str:
-    """The name of a global that is neither torch's nor a function of such globals."""
+def _reads_settled_globals(function: Any, seen: set[Any]) -> bool:
+    """Whether its globals are torch's, or functions of such globals."""
     from dynamo.bytecode import decode
 
     for one in decode(function.__code__):
@@ -171,15 +265,14 @@ def _unsettled_global(function: Any, seen: set[Any]) -> str:
         value = function.__globals__.get(name, getattr(builtins, name, None))
         if isinstance(value, types.ModuleType):
             if value.__name__.partition(".")[0] not in _MODULES:
-                return f"it reads the module {name}"
+                return False
         elif type(value) is types.FunctionType and not value.__module__.startswith("torch."):
             if value.__closure__:
-                return f"it calls {name}, which captures something"
+                return False
             if value not in seen:
                 seen.add(value)
-                why = _unsettled_global(value, seen)
-                if why:
-                    return why
+                if not _reads_settled_globals(value, seen):
+                    return False
         elif not callable(value):
-            return f"it reads the global {name}"
-    return ""
+            return False
+    return True
