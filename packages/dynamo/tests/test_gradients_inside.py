@@ -33,7 +33,7 @@ def test_a_break_where_the_way_leads_outside(program):
         program(dynamo.optimize("eager", fullgraph=True, options=STRICT))
 
 
-def test_a_hook_is_registered_by_one_break():
+def test_a_hook_is_registered_once():
     """Not by torch's own Python, statement by statement, nor on what stands for the tensor while capturing."""
     import torch
 
@@ -54,8 +54,7 @@ def test_a_hook_is_registered_by_one_break():
         one(x, seen).sum().backward()
         assert same(x.grad, 6 * torch.cos(torch.full((3,), 2.0)))
         assert seen == ["before"]
-    assert sum("a tensor hook is registered" in text for text in breaks) == 1
-    assert not any("_backward_hooks" in text for text in breaks)
+    assert not any(name in text for text in breaks for name in ("tensor hook", "_backward_hooks"))
 
 
 def test_a_result_whose_history_ends_inside_takes_what_changes_a_history():

@@ -10,6 +10,7 @@ seeds of the call that is differentiated.
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,14 @@ class DoubleBackward:
                         one.record.storage.input = number
                 primals = members_of_storages(primals, self._specs, shared)
             observation = Observation(context, self._specs, primals, shared)
-            observation.observe(self._function(*primals))
+            with ExitStack() as casting:  # the call's own: a backward may come outside of the block
+                for kind in ("cpu", "cuda"):
+                    dtype = dict(self._metadata.autocast).get(kind)
+                    casting.enter_context(
+                        torch.autocast(kind, dtype, enabled=dtype is not None, cache_enabled=False)
+                    )
+                outputs = self._function(*primals)
+            observation.observe(outputs)
             targets = [value.tensor for value in observation.values if value.requires_grad]
             targets = [target for target, wanted in zip(targets, there, strict=True) if wanted]
             # One for each edge of the first backward: an input without influence has none.

@@ -119,7 +119,7 @@ def trace(
     observation = Observation(context, specs, arguments, shared)
     grad_mode = torch.is_grad_enabled()
     casting = _autocast_state()
-    autocast = any(enabled for _, enabled, _ in casting)
+    autocast = tuple([(kind, dtype) for kind, enabled, dtype in casting if enabled])
     try:
         # oneDNN's recurrent layers ask for the grad mode at run time, which no graph carries:
         # with the library off ATen writes them in terms of matrix products.

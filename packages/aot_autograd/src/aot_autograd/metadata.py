@@ -15,6 +15,8 @@ from aot_autograd.sizes import evaluated
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
+
     from aot_autograd._torch import OpOverload
     from aot_autograd.sparse import SparseOf
     from aot_autograd.subclasses import MadeOf
@@ -163,7 +165,7 @@ class FunctionMetadata:
             grad, in that order.
         shared: Inputs that share storage.
         grad_mode: The grad mode under which the function was traced.
-        autocast: Whether autocast was on for some device while tracing.
+        autocast: The kinds of devices for which autocast was on when the call began, with the dtypes.
         source: The function's name, for messages.
         rewritten: Positions in `graph_inputs` of the inputs that the function changes.
         read_before: Those of them whose value before the change is part of a result that can be
@@ -187,7 +189,7 @@ class FunctionMetadata:
     tangents: tuple[TensorMeta, ...]
     shared: tuple[SharedStorage, ...] = ()
     grad_mode: bool = True
-    autocast: bool = False
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
     source: str = "function"
     backward_errors: tuple[str, ...] = ()
     rewritten: tuple[int, ...] = ()
