@@ -133,3 +133,32 @@ def test_effects_keep_their_order_whatever_they_wait_for(training):
         orders.append(list(seen))
     assert orders[0] == orders[1]
     assert [number for number, _ in orders[1]] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_effects_before_a_bad_index_happen_once(computed):
+    seen = []
+
+    @torch.library.custom_op("stated_checks::tell", mutates_args=())
+    def tell(x: torch.Tensor, number: int) -> None:
+        seen.append(number)
+
+    @tell.register_fake
+    def _(x, number):
+        return None
+
+    def function(x, places):
+        tell(x * 2, 0)
+        y = x[(places * 2).clamp(max=50) if computed else places].sin()
+        tell(y, 1)
+        return y
+
+    x = torch.randn(8, 8)
+    for called in both(function):
+        seen.clear()
+        called(x, torch.tensor([1, 2]))
+        assert seen == [0, 1]
+        seen.clear()
+        with pytest.raises(IndexError):
+            called(x, torch.tensor([1, 99]))
+        assert seen == [0]

@@ -1,10 +1,11 @@
-"""Bounds of indices are checked before anything else runs, in backwards and where inputs are written.
+"""Bounds of indices are checked before anything else runs, in backwards, where inputs are written, and before effects.
 
 In: the steps of a program. Out: the same steps, and before them kernels that only check the indices that graph inputs
 hold, or that kernels of integers compute from inputs, which move along. A kernel that refuses its data makes torch's
 operators run the whole call, from the graph's inputs; until the last such kernel has run, no input can be let go of, or
-written. In a backward these are the saved tensors, and the gradient of an embedding, whose indices were saved, is the
-last that it computes. Invariant: a check that moves is made if and only if the loops around it run at all.
+written, and what was done for its effect is done again. In a backward these are the saved tensors, and the gradient of
+an embedding, whose indices were saved, is the last that it computes. Invariant: a check that moves is made if and only
+if the loops around it run at all.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from inductor.analysis.orders import acts
 from inductor.ir.index import inner_symbols, outer_symbols
 from inductor.ir.kernel import Kernel
 from inductor.ir.operations import EFFECTS, Indirect
@@ -39,7 +41,8 @@ _DIVISIONS = frozenset({"floor_div", "trunc_div", "remainder", "fmod"})
 
 def check_first(graph: Graph, steps: Sequence[Step]) -> list[Step]:
     """The steps, the checks of indices that inputs hold before them; a graph that needs none of it keeps its own."""
-    if graph.role != "backward" and not graph.written:
+    effects = any(not isinstance(step, Kernel) and acts(step) for step in steps)
+    if graph.role != "backward" and not graph.written and not effects:
         return list(steps)
     given = {entry.name for entry in graph.inputs if entry.kind == "tensor"} | set(graph.constants)
     sources = _index_kernels(steps, given)
