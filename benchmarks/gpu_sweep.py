@@ -166,7 +166,9 @@ class Candidate:
 def candidate(row: Row, graph: torch.fx.GraphModule, variant: Variant) -> Candidate:
     """Plan a row under a variant's rules and write its kernels."""
     measured = blocks_module._measured
-    enough = split_module._ENOUGH_PROGRAMS, split_module._MOST_PROGRAMS
+    enough = (
+        split_module._ENOUGH_PROGRAMS, split_module._MOST_PROGRAMS, split_module._RESIDENT_PROGRAMS
+    )  # fmt: skip
 
     def changed(kernel: Kernel, card: Any) -> blocks_module.Blocks:
         return variant.blocks(kernel, measured(kernel, card))
@@ -186,6 +188,7 @@ def candidate(row: Row, graph: torch.fx.GraphModule, variant: Variant) -> Candid
     if variant.programs_a_unit:
         split_module._ENOUGH_PROGRAMS = variant.programs_a_unit
         split_module._MOST_PROGRAMS = variant.programs_a_unit
+        split_module._RESIDENT_PROGRAMS = variant.programs_a_unit
     try:
         program = plan(graph, OPTIONS)
         kernels = kernels_of(program)
@@ -196,7 +199,9 @@ def candidate(row: Row, graph: torch.fx.GraphModule, variant: Variant) -> Candid
                 sources[kernel.name] = source
     finally:
         blocks_module._measured = measured
-        split_module._ENOUGH_PROGRAMS, split_module._MOST_PROGRAMS = enough
+        (
+            split_module._ENOUGH_PROGRAMS, split_module._MOST_PROGRAMS, split_module._RESIDENT_PROGRAMS
+        ) = enough  # fmt: skip
         sweeps_module._early, groups_module._fit_common = early, common
         endings_module._MOST_BYTES, endings_module._MOST_TURNS, blocks_module.ENDING_HOLDS = ending
     return Candidate(row, variant, program, sources)

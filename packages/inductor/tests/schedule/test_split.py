@@ -115,10 +115,17 @@ def test_kernels_that_fill_the_device_or_are_short_stay_whole(device, shape):
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "parts"), [(16384, 4096, 16), (65536, 256, 128), (16384, 16384, 4)]
+    ("rows", "columns", "parts"),
+    [
+        (16384, 4096, 32),
+        (65536, 1024, 128),
+        (65536, 256, 128),
+        (16384, 16384, 4),
+        (262144, 512, 128),
+    ],
 )
 def test_large_columns_are_divided_among_more_programs(rows, columns, parts):
-    """Twice as many as keep the card busy where each still has 131 kB: the loads of a program are short."""
+    """As many as still have 65 kB each, and where there would be too many, as many as run at once."""
     half = torch.bfloat16
     graph = graph_of(CUDA, x=((rows, columns), half), bias=((columns,), F32), out=((columns,), F32))
     body = reduction("sum", (columns, rows), half, F32, columns=True)

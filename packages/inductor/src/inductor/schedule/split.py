@@ -45,13 +45,19 @@ _INDEX, _BOOL = torch.int64, torch.bool
 _SHORTEST_PART = 512
 _ENOUGH_PROGRAMS = 6
 """Fewer than this for each multiprocessor leave memory idle: a program of a reduction has few loads in flight."""
-_MOST_PROGRAMS = 12
-"""The same of columns that are summed, where each program still has `_PROGRAM_BYTES`: its loads of a row are short.
+_MOST_PROGRAMS = 16
+"""The same of columns that are summed, as many as still have `_PROGRAM_BYTES` each: their loads of a row are short.
 
-Measured on an H200: 16384 x 4096 took 53.8 us by 512 programs, 47.7 by 1024 of 131 kB each; 65536 x 256 and 8192 x
-1024, where 1024 have 33 and 16 kB, took 21.1 and 14.5 for 19.0 and 13.3.
+Measured on an H200: 16384 x 4096 took 53.4 us by 512 programs, 47.6 by 1024, 47.0 by 2048 of 65 kB each; 65536 x 1024
+54.1, 53.0 and 46.5; 4096 x 8192 33.8, 28.9 by 1024 of 65 kB and 32.3 by 2048; 65536 x 256, where 1024 have 33 kB, 21.0
+for 18.8 by 512.
 """
-_PROGRAM_BYTES = 1 << 17
+_PROGRAM_BYTES = 1 << 16
+_RESIDENT_PROGRAMS = 8
+"""As many as run at once, where there would be more than `_MOST_PROGRAMS`.
+
+262144 x 512 took 77.5 us by 1024 and 84.7 by 2048, 16384 x 16384 136.4 and 140.1.
+"""
 _FEW_BYTES = 128_000
 """What one multiprocessor reads in the time that the programs of a divided reduction take to count themselves.
 
@@ -236,7 +242,9 @@ def _choose_split(
     columns = vector is not None and vector.level == "outer"
     enough = _ENOUGH_PROGRAMS * card.units
     if columns and isinstance(moved, int):
-        enough = max(enough, min(moved // _PROGRAM_BYTES, _MOST_PROGRAMS * card.units))
+        wanted = moved // _PROGRAM_BYTES
+        most = _MOST_PROGRAMS if wanted <= _MOST_PROGRAMS * card.units else _RESIDENT_PROGRAMS
+        enough = max(enough, min(wanted, most * card.units))
     if programs >= enough or row < 2 * _SHORTEST_PART:
         return None
     if isinstance(moved, int) and moved <= programs * _FEW_BYTES:
