@@ -233,3 +233,35 @@ def test_libraries_are_where_they_were_loaded_from():
     import os
 
     assert all(map(os.path.exists, _torch.library_paths()))
+
+
+def test_saved_tensors_are_there_whatever_their_version():
+    class Save(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            y = x.sin()
+            ctx.save_for_backward(x, y)
+            return y, x * 2
+
+        @staticmethod
+        def backward(ctx, _, gradient):
+            saved = _torch.saved_without_check(ctx)
+            seen.append([_torch.unchecked(one) for one in saved])
+            ctx.maybe_clear_saved_tensors()
+            assert _torch.saved_without_check(ctx) is None
+            return gradient
+
+    seen = []
+    x = randn(2).requires_grad_()
+    result, other = Save.apply(x)
+    with torch.no_grad():
+        result.fill_(3)
+    other.sum().backward()
+    [[saved, changed]] = seen
+    assert saved is x
+    assert changed.tolist() == [3, 3]
+    assert changed._version == result._version == 1
+    with torch.autograd.graph.saved_tensors_hooks(lambda tensor: tensor, lambda tensor: tensor):
+        _, other = Save.apply(x)
+    other.sum().backward()
+    assert seen[1] == [None, None]

@@ -282,15 +282,16 @@ typedef struct {
   Places numbers;         /* saved numbers: an input's place, or an output's, as -1 - place */
   Places tensors;         /* inputs that are tensors, known from the first call on */
   Places constant;        /* outputs without a gradient */
+  Places outside;         /* saved tensors whose versions are kept: the caller can change them, and not all backwards read them */
   Py_ssize_t total, visible;
   int keep, begun;
 } Forward;
 
-/* The version counters of the inputs, or NULL with an exception. */
-static PyObject *versions_of(const Places *p, PyObject *args) {
+/* The version counters of tensors in a list or a tuple, or NULL with an exception. */
+static PyObject *versions_of(const Places *p, PyObject *tensors) {
   PyObject *versions = PyList_New(p->count);
   for (Py_ssize_t k = 0; versions && k < p->count; k++) {
-    PyObject *version = PyObject_GetAttr(PyList_GET_ITEM(args, p->at[k]), names.version);
+    PyObject *version = PyObject_GetAttr(PySequence_Fast_GET_ITEM(tensors, p->at[k]), names.version);
     if (!version) Py_CLEAR(versions);
     else PyList_SET_ITEM(versions, k, version);
   }
@@ -323,10 +324,12 @@ static PyObject *constants_of(Forward *self, PyObject *outputs) {
 static int keep_all(Forward *self, PyObject *context, PyObject *saved, PyObject *primals, PyObject *versions,
                     PyObject *outputs, PyObject *sizes) {
   PyObject *numbers = numbers_of(&self->numbers, primals, outputs);
-  PyObject *kept = numbers ? PyTuple_Pack(4, primals, versions, numbers, sizes) : NULL;
+  PyObject *counted = self->outside.count ? versions_of(&self->outside, saved) : Py_NewRef(Py_None);
+  PyObject *kept = numbers && counted ? PyTuple_Pack(5, primals, versions, numbers, sizes, counted) : NULL;
   int failed = !kept || PyObject_SetAttr(context, names.to_save, saved) || PyObject_SetAttr(context, names.kept, kept) ||
                PyObject_SetAttr(context, names.materialize, Py_False);
   Py_XDECREF(numbers);
+  Py_XDECREF(counted);
   Py_XDECREF(kept);
   if (!failed && self->constant.count) {
     PyObject *constant = constants_of(self, outputs);
@@ -405,12 +408,12 @@ static PyObject *forward_begin(Forward *self, PyObject *tensors) {
 }
 
 static PyObject *forward_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *words[] = {"run", "python", "before", "check", "tensor", "inputs", "outputs", "numbers", "constant", "total", "visible", "keep", NULL};
-  PyObject *run, *python, *before, *check, *tensor, *inputs, *outputs, *numbers, *constant;
+  static char *words[] = {"run", "python", "before", "check", "tensor", "inputs", "outputs", "numbers", "constant", "outside", "total", "visible", "keep", NULL};
+  PyObject *run, *python, *before, *check, *tensor, *inputs, *outputs, *numbers, *constant, *outside;
   Py_ssize_t total, visible;
   int keep;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOOOnnp", words, &run, &python, &before, &check, &tensor, &inputs, &outputs,
-                                   &numbers, &constant, &total, &visible, &keep))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOOOOnnp", words, &run, &python, &before, &check, &tensor, &inputs, &outputs,
+                                   &numbers, &constant, &outside, &total, &visible, &keep))
     return NULL;
   Forward *self = (Forward *)type->tp_alloc(type, 0);
   if (!self) return NULL;
@@ -424,15 +427,16 @@ static PyObject *forward_new(PyTypeObject *type, PyObject *args, PyObject *keywo
   self->visible = visible;
   self->keep = keep;
   if (places_of(inputs, &self->inputs) || places_of(outputs, &self->outputs) || places_of(numbers, &self->numbers) ||
-      places_of(constant, &self->constant)) {
+      places_of(constant, &self->constant) || places_of(outside, &self->outside)) {
     Py_DECREF(self);
     return NULL;
   }
-  int right = visible <= total && within(&self->outputs, total) && within(&self->constant, visible);
+  int right = visible <= total && within(&self->outputs, total) && within(&self->constant, visible) &&
+              within(&self->outside, self->inputs.count + self->outputs.count);
   for (Py_ssize_t k = 0; k < self->numbers.count; k++) right &= self->numbers.at[k] >= 0 ? keep : -1 - self->numbers.at[k] < total;
   if (right) return (PyObject *)self;
   Py_DECREF(self);
-  PyErr_SetString(PyExc_ValueError, "a place is outside of the graph's outputs");
+  PyErr_SetString(PyExc_ValueError, "a place is none of the graph's outputs or saved tensors");
   return NULL;
 }
 static int forward_traverse(Forward *self, visitproc visit, void *arg) {
@@ -454,11 +458,8 @@ static int forward_clear(Forward *self) {
 static void forward_dealloc(Forward *self) {
   PyObject_GC_UnTrack(self);
   forward_clear(self);
-  PyMem_Free(self->inputs.at);
-  PyMem_Free(self->outputs.at);
-  PyMem_Free(self->numbers.at);
-  PyMem_Free(self->tensors.at);
-  PyMem_Free(self->constant.at);
+  Places *all[] = {&self->inputs, &self->outputs, &self->numbers, &self->tensors, &self->constant, &self->outside};
+  for (size_t k = 0; k < sizeof all / sizeof *all; k++) PyMem_Free(all[k]->at);
   Py_TYPE(self)->tp_free((PyObject *)self);
 }
 static PyMethodDef forward_methods[] = {
@@ -481,7 +482,7 @@ static PyTypeObject ForwardType = {
 typedef struct {
   PyObject_HEAD
   vectorcallfunc vectorcall;
-  PyObject *python, *resolve, *check, *grad_mode, *keeps_graph, *tensor;
+  PyObject *python, *resolve, *check, *spared, *grad_mode, *keeps_graph, *tensor;
   PyObject *known;   /* absent tangents, as bits -> what `resolve` said: (run, kept or None, unreached) */
   PyObject *layouts; /* of each tangent the strides, or None for contiguous ones */
   Places items;      /* of each tangent on the CPU the bytes of an element, else 0 */
@@ -573,7 +574,7 @@ static int let_go(Backward *self, PyObject *context, PyObject *kept) {
   if (!done) return -1;
   Py_DECREF(done);
   if (kept == Py_None || !PyObject_Size(PyTuple_GET_ITEM(kept, 2))) return PyObject_SetAttr(context, names.kept, Py_None);
-  rest = PyTuple_Pack(4, Py_None, Py_None, PyTuple_GET_ITEM(kept, 2), PyTuple_GET_ITEM(kept, 3));
+  rest = PyTuple_Pack(5, Py_None, Py_None, PyTuple_GET_ITEM(kept, 2), PyTuple_GET_ITEM(kept, 3), Py_None);
   int failed = !rest || PyObject_SetAttr(context, names.kept, rest);
   Py_XDECREF(rest);
   return failed ? -1 : 0;
@@ -595,10 +596,28 @@ static PyObject *finished(Backward *self, PyObject *outputs, PyObject *unreached
   return results;
 }
 
+/* The saved tensors that the backward takes, if only others were changed: autograd refused all. NULL with its exception. */
+static PyObject *spared_of(Backward *self, PyObject *context, PyObject *slots) {
+  if (slots == Py_None || !PyErr_ExceptionMatches(PyExc_RuntimeError)) return NULL;
+  PyObject *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  PyObject *kept = PyObject_GetAttr(context, names.kept), *saved = NULL;
+  if (kept && PyTuple_CheckExact(kept) && PyTuple_GET_SIZE(kept) > 4)
+    saved = PyObject_CallFunctionObjArgs(self->spared, context, PyTuple_GET_ITEM(kept, 4), slots, NULL);
+  Py_XDECREF(kept);
+  if (saved && saved != Py_None) {
+    Py_XDECREF(type), Py_XDECREF(value), Py_XDECREF(trace);
+    return saved;
+  }
+  Py_XDECREF(saved);
+  return PyErr_Restore(type, value, trace), NULL; /* also in the place of another exception */
+}
+
 /* The call's list of values, after which the context and this call hold none of them; NULL with an exception. */
 static PyObject *taken(Backward *self, PyObject *context, PyObject *entry, PyObject *tangents) {
   /* Raises if they were freed or changed; where there are none, eager allows a second backward. */
   PyObject *saved = self->saves ? PyObject_GetAttr(context, names.saved) : PyTuple_New(0);
+  if (!saved) saved = spared_of(self, context, PyTuple_GET_ITEM(entry, 1));
   if (!saved) return NULL;
   PyObject *kept = PyObject_GetAttr(context, names.kept), *values = NULL;
   if (kept && PyTuple_CheckExact(saved)) {
@@ -644,11 +663,11 @@ static PyObject *backward_bound(PyObject *self, PyObject *context, PyObject *typ
 }
 
 static PyObject *backward_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *words[] = {"python", "resolve", "check", "grad_mode", "keeps_graph", "tensor", "layouts", "items", "wanted", "order", "results", "saves", "complex", NULL};
-  PyObject *python, *resolve, *check, *grad_mode, *keeps_graph, *tensor, *layouts, *items, *wanted, *order;
+  static char *words[] = {"python", "resolve", "check", "spared", "grad_mode", "keeps_graph", "tensor", "layouts", "items", "wanted", "order", "results", "saves", "complex", NULL};
+  PyObject *python, *resolve, *check, *spared, *grad_mode, *keeps_graph, *tensor, *layouts, *items, *wanted, *order;
   Py_ssize_t results;
   int saves, complex;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOO!OOOnpp", words, &python, &resolve, &check, &grad_mode, &keeps_graph,
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOO!OOOnpp", words, &python, &resolve, &check, &spared, &grad_mode, &keeps_graph,
                                    &tensor, &PyTuple_Type, &layouts, &items, &wanted, &order, &results, &saves, &complex))
     return NULL;
   Backward *self = (Backward *)type->tp_alloc(type, 0);
@@ -657,6 +676,7 @@ static PyObject *backward_new(PyTypeObject *type, PyObject *args, PyObject *keyw
   self->python = Py_NewRef(python);
   self->resolve = Py_NewRef(resolve);
   self->check = Py_NewRef(check);
+  self->spared = Py_NewRef(spared);
   self->grad_mode = Py_NewRef(grad_mode);
   self->keeps_graph = Py_NewRef(keeps_graph);
   self->tensor = Py_NewRef(tensor);
@@ -680,6 +700,7 @@ static int backward_traverse(Backward *self, visitproc visit, void *arg) {
   Py_VISIT(self->python);
   Py_VISIT(self->resolve);
   Py_VISIT(self->check);
+  Py_VISIT(self->spared);
   Py_VISIT(self->grad_mode);
   Py_VISIT(self->keeps_graph);
   Py_VISIT(self->tensor);
@@ -691,6 +712,7 @@ static int backward_clear(Backward *self) {
   Py_CLEAR(self->python);
   Py_CLEAR(self->resolve);
   Py_CLEAR(self->check);
+  Py_CLEAR(self->spared);
   Py_CLEAR(self->grad_mode);
   Py_CLEAR(self->keeps_graph);
   Py_CLEAR(self->tensor);
@@ -771,7 +793,7 @@ PyMODINIT_FUNC PyInit__node(void) {
   if (module && (PyModule_AddObjectRef(module, "Call", (PyObject *)&CallType) ||
                  PyModule_AddObjectRef(module, "Forward", (PyObject *)&ForwardType) ||
                  PyModule_AddObjectRef(module, "Backward", (PyObject *)&BackwardType) ||
-                 PyModule_AddIntConstant(module, "FACE", 7))) /* _native.py refuses other numbers */
+                 PyModule_AddIntConstant(module, "FACE", 8))) /* _native.py refuses other numbers */
     Py_CLEAR(module);
   return module;
 }

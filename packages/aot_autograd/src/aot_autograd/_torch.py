@@ -51,12 +51,14 @@ __all__ = [
     "run_composite_explicit",
     "run_composite_implicit",
     "saved_tensor_hooks",
+    "saved_without_check",
     "set_current_device",
     "set_grad_enabled",
     "shares_version",
     "storage_identity",
     "top_saved_tensor_hooks",
     "transforms_active",
+    "unchecked",
     "view_maker",
     "without_saved_tensor_hooks",
 ]
@@ -101,6 +103,20 @@ def checkpoint_hook() -> Any:
 def saved_tensor_hooks() -> Any:
     """The hooks (pack, unpack) that see what autograd saves now, or None."""
     return top_saved_tensor_hooks(False)
+
+
+def saved_without_check(context: Any) -> Sequence[Any] | None:
+    """What a context keeps of each saved tensor, for `unchecked`; None if they were freed."""
+    try:
+        saved: Sequence[Any] = context._raw_saved_tensors
+    except RuntimeError:
+        return None
+    return saved
+
+
+def unchecked(saved: Any) -> torch.Tensor | None:
+    """A saved tensor, whatever its version is by now; None where a hook has to give it back."""
+    return saved.data if saved.unpack_hook is None else None
 
 
 top_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-__all__ = ["Specialised", "tangents_reaching", "without_tangents"]
+__all__ = ["Specialised", "tangents_of_nodes", "tangents_reaching", "without_tangents"]
 
 _LINEAR = {
     **dict.fromkeys(
@@ -93,21 +93,27 @@ class _NoZerosError(Exception):
     """Zeros are needed whose shape or layout no graph of constants can make."""
 
 
-def tangents_reaching(backward: fx.GraphModule) -> tuple[int, ...]:
-    """For each gradient the tangents that it is computed from, as bits."""
+def tangents_of_nodes(backward: fx.GraphModule) -> tuple[dict[fx.Node, int], int]:
+    """For each node but the output the tangents that it is computed from, as bits, and how many tangents there are."""
     masks: dict[fx.Node, int] = {}
     tangents = 0
     for node in backward.graph.nodes:
-        if node.op == "placeholder":
-            masks[node] = 0
-            if _is_tangent(node):
-                masks[node] = 1 << tangents
-                tangents += 1
-            continue
         mask = 0
+        if node.op == "placeholder":
+            if _is_tangent(node):
+                mask = 1 << tangents
+                tangents += 1
+        elif node.op == "output":
+            continue
         for source in node.all_input_nodes:
             mask |= masks[source]
         masks[node] = mask
+    return masks, tangents
+
+
+def tangents_reaching(backward: fx.GraphModule) -> tuple[int, ...]:
+    """For each gradient the tangents that it is computed from, as bits."""
+    masks, _ = tangents_of_nodes(backward)
     return tuple(masks[item] if isinstance(item, fx.Node) else 0 for item in _results(backward))
 
 
@@ -306,6 +312,25 @@ def _same(one: fx.Node, other: fx.Node) -> bool:
     )
 
 
+def _all_zero(operands: Sequence[Any], of: dict[fx.Node, fx.Node | None]) -> bool:
+    """Whether operands are absent, or zeros that the graph itself makes, but not all of these."""
+    flat: list[Any] = []
+    for operand in operands:
+        flat += operand if isinstance(operand, (tuple, list)) else [operand]
+    if not all(isinstance(one, fx.Node) and (of[one] is None or _is_zeros(one)) for one in flat):
+        return False
+    return any(of[one] is None for one in flat)
+
+
+def _is_zeros(node: fx.Node) -> bool:
+    """Whether a graph fills a tensor with zeros here, as the backwards of views and writes do."""
+    name = _name(node)
+    if name in ("full", "full_like", "new_full"):
+        value = node.args[2 if name == "new_full" else 1] if len(node.args) > 1 else None
+        return type(value) in (int, float) and value == 0
+    return name in ("zeros", "zeros_like", "new_zeros")
+
+
 def _is_absent(node: fx.Node, name: str, of: dict[fx.Node, fx.Node | None]) -> bool:
     """Whether the value of a node with absent operands is absent too."""
 
@@ -320,7 +345,8 @@ def _is_absent(node: fx.Node, name: str, of: dict[fx.Node, fx.Node | None]) -> b
     if name == "constant_pad_nd" and (len(args) > 2 and args[2]):
         return False
     if name in _LINEAR:
-        return all(number < len(args) and gone(args[number]) for number in _LINEAR[name])
+        operands = [args[number] for number in _LINEAR[name] if number < len(args)]
+        return len(operands) == len(_LINEAR[name]) and _all_zero(operands, of)
     if name in ("addmm", "baddbmm"):
         return gone(args[0]) and any(map(gone, args[1:3]))
     if name == "convolution":

@@ -34,6 +34,7 @@ from aot_autograd.inputs import InputSpec
 from aot_autograd.joint import Trace, trace
 from aot_autograd.packed import in_layout
 from aot_autograd.runtime import Boxed, as_boxed
+from aot_autograd.spared import watched
 from aot_autograd.stored import Origin, storable_inference, storable_training
 from aot_autograd.text import text
 from aot_autograd.training import Compiled
@@ -414,6 +415,7 @@ def _compile_training(
         total_outputs=_count_outputs(cut.forward),
         double=double,
         seeds=seeds,
+        watched=watched(cut, forward_outputs),
     )
     return storable_training(whole, origin)
 

@@ -138,6 +138,7 @@ def store_training(compiled: Compiled, origin: Origin) -> bytes:
         "saved": writer.value(compiled.saved),
         "outputs": [compiled.forward_outputs, compiled.total_outputs],
         "seeds": list(compiled.seeds),
+        "watched": compiled.watched,
         "order": list(origin.order),
         "function": None if compiled.double is None else writer.blob(origin.pack()),
     }
@@ -251,6 +252,7 @@ def restored(
             total_outputs=total_outputs,
             double=None if data["function"] is None else _LazyDouble(origin, metadata, tools),
             seeds=tuple(data["seeds"]),
+            watched=bool(data["watched"]),
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise Foreign(f"a stored function is damaged: {error!r}") from None

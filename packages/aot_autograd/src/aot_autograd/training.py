@@ -38,6 +38,7 @@ from aot_autograd.runtime import (
     without_effects,
 )
 from aot_autograd.seeds import generator_states, generators_as
+from aot_autograd.spared import Spared, outside_tensors
 from aot_autograd.subclasses import gradients_of_results
 from aot_autograd.tangents import (
     present,
@@ -77,6 +78,7 @@ class Compiled:
         double: Called for gradients of gradients: (inputs, seeds, tangents) -> gradients; an absent
             tangent is None.
         seeds: Positions among saved values that are seeds of random numbers.
+        watched: Whether versions of saved tensors are kept, because not every result's backward reads them all.
     """
 
     forward: Boxed
@@ -87,6 +89,7 @@ class Compiled:
     total_outputs: int
     double: Callable[[list[Any], list[Any], list[Any]], Any] | None
     seeds: tuple[int, ...] = ()
+    watched: bool = False
 
 
 def training_callable(compiled: Compiled) -> Boxed:
@@ -211,6 +214,7 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
     keep_primals = compiled.double is not None or bool(keeping.numbers)
     keep_before = _before_of(compiled)
     draws = _draws(compiled)
+    outside = _outside(compiled, keeping)
     native = None if draws else _native.node
     pending = [compiled.backward]  # until the forward has begun to run
     versions_of: Callable[[Sequence[Any]], list[int]] = _no_versions
@@ -238,12 +242,14 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
             versions = versions_of(primals)
         outputs = run(args)
         checked_length(outputs, total_outputs, "forward")
-        ctx.save_for_backward(*inputs, *take_outputs(outputs))
+        saved = (*inputs, *take_outputs(outputs))
+        ctx.save_for_backward(*saved)
         numbers = _numbers(keeping, primals, outputs) if keeping.numbers else ()
+        counted = [saved[place]._version for place in outside] if outside else None
         ctx.kept = (
-            (primals, versions, numbers, sizes, states)
+            (primals, versions, numbers, sizes, counted, states)
             if draws
-            else (primals, versions, numbers, sizes)
+            else (primals, versions, numbers, sizes, counted)
         )
         ctx.set_materialize_grads(False)
         results = tuple(outputs[:forward_outputs])
@@ -265,6 +271,7 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
             outputs=keeping.outputs,
             numbers=tuple(at if kind == "input" else -1 - at for kind, at in keeping.numbers),
             constant=tuple(constant),
+            outside=outside,
             total=total_outputs,
             visible=forward_outputs,
             keep=keep_primals,
@@ -284,18 +291,27 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
     known = backwards.known
     saves = bool(keeping.inputs or keeping.outputs)
     grad_mode = torch.is_grad_enabled
+    spared = Spared(keeping, _outside(compiled, keeping))
 
     def backward(ctx: Any, *gradients: Any) -> Any:
-        saved = ctx.saved_tensors if saves else ()
-        primals, versions, numbers, sizes, *states = ctx.kept or (None, None, (), None)
+        saved, refused = _all_saved(ctx) if saves else ((), None)
+        primals, versions, numbers, sizes, counted, *states = ctx.kept or _NOTHING_KEPT
         tangents, absent, foreign = lay_out(gradients, sizes)
+        if absent and absent == everything:
+            return (None, None, *[None] * gradients_expected)
+        second = foreign or grad_mode()
+        if refused is not None:
+            taken = None if second else (known.get(absent) or backwards.of(absent)).kept
+            unchanged = spared(ctx, counted, taken)
+            if unchanged is None:
+                raise refused
+            saved = unchanged
+            del unchanged
         values = [*numbers, *saved]
         del saved
         if in_order is not None:
             values = list(in_order(values))
-        if absent and absent == everything:
-            return (None, None, *[None] * gradients_expected)
-        if foreign or grad_mode():
+        if second:
             seeds = [values[slot] for slot in compiled.seeds]
             double = differentiable_backward(compiled, keeping, primals, versions)
             with generators_as(states[0]) if states else nullcontext():
@@ -311,7 +327,7 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
         if not keeps_graph():
             ctx.maybe_clear_saved_tensors()  # the compiled backward frees them as it goes
             # Where no tensors are saved, eager allows a second backward.
-            ctx.kept = (None, None, numbers, sizes) if numbers else None
+            ctx.kept = (None, None, numbers, sizes, None) if numbers else None
         results = run(values)
         checked_length(results, results_expected, "backward")
         if chosen.unreached:
@@ -338,6 +354,7 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
         python=backward,
         resolve=resolve,
         check=checked_length,
+        spared=spared,
         grad_mode=grad_mode,
         keeps_graph=keeps_graph,
         tensor=torch.Tensor,
@@ -355,6 +372,22 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
 
 
 _MOST_BITS = 64
+_NOTHING_KEPT = (None, None, (), None, None)
+
+
+def _all_saved(ctx: Any) -> tuple[Sequence[Any], RuntimeError | None]:
+    """What a context saved; where autograd refuses, its error: perhaps only what nobody reads was changed."""
+    try:
+        return ctx.saved_tensors, None
+    except RuntimeError as error:
+        if ctx.kept is None or ctx.kept[4] is None:
+            raise
+        return (), error
+
+
+def _outside(compiled: Compiled, keeping: Keeping) -> tuple[int, ...]:
+    """Places of the saved tensors whose versions a call keeps."""
+    return outside_tensors(keeping, compiled.forward_outputs) if compiled.watched else ()
 
 
 _version_of = attrgetter("_version")

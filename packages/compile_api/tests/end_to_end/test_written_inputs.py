@@ -152,3 +152,31 @@ def test_a_written_cache_is_never_held_twice():
     changes = [event.nbytes() for event in events if event.name() == "[memory]"]
     assert max(changes) < cache.nbytes / 100
     assert torch.equal(cache[:, :, 7:8], new)
+
+
+def test_an_input_written_after_the_call_disturbs_only_who_reads_it():
+    """Two results of one graph: eager's versions are looked at for the one that is differentiated."""
+
+    def function(x, w):
+        return x @ w, (x + w) * 3
+
+    compiled = compile_api.compile(function, fullgraph=True, options={"strict": True})
+    for number, one in [(0, compiled), (1, compiled), (1, compiled), (0, compiled)]:
+        found = []
+        for call in (one, function):
+            torch.manual_seed(2)
+            x, w = (torch.randn(3, 3).requires_grad_() for _ in range(2))
+            total = call(x * 1, w)[number].sum()
+            with torch.no_grad():
+                w.mul_(float("nan"))
+            try:
+                total.backward()
+            except RuntimeError as error:
+                found.append(str(error)[:60])
+            else:
+                found.append([x.grad, w.grad])
+        if number == 0:
+            assert found[0].startswith("one of the variables needed for gradient computation")
+            assert found[0] == found[1]
+        else:
+            torch.testing.assert_close(found[0], found[1])
