@@ -216,6 +216,35 @@ def of_a_changed_argument(compiler):
     return compiler(call)(given, other), given.detach()
 
 
+def required_late(compiler):
+    def call(x):
+        before = x * 2
+        x.requires_grad_()
+        return before, x * 3
+
+    before, after = compiler(call)(field(3))
+    return before.requires_grad, after.requires_grad
+
+
+def required_late_and_used(compiler):
+    """What was computed before has no gradient, though it is of the same memory."""
+
+    def call(x, w):
+        x.mul_(2)
+        before = x * w
+        total = x.sum()
+        x.requires_grad = True
+        loss = (x * before.detach() * total).sin().sum()
+        loss.backward()
+        return before, total, x.grad, (x * before).exp()
+
+    x, w = field(3), field(3).requires_grad_()
+    before, total, first, after = compiler(call)(x, w)
+    before.sum().backward(retain_graph=True)
+    after.sum().backward()
+    return before.detach(), total, total.requires_grad, first, x.grad, w.grad, x._version
+
+
 PROGRAMS = (
     of_a_changed_argument,
     of_a_copy,
@@ -231,6 +260,8 @@ PROGRAMS = (
     unused,
     weighted,
     with_history,
+    required_late,
+    required_late_and_used,
 )
 
 
@@ -279,14 +310,14 @@ def leaf_and_result(compiler):
     return y.grad
 
 
-def required_late(compiler):
+def required_beside_a_view(compiler):
     def call(x):
-        before = x * 2
+        row = x[0]
         x.requires_grad_()
-        return before, x * 3
+        return row * 2, x * 3
 
-    before, after = compiler(call)(field(3))
-    return before.requires_grad, after.requires_grad
+    found = compiler(call)(field(3))
+    return [one.requires_grad for one in found]
 
 
 BREAKING = (
@@ -294,5 +325,5 @@ BREAKING = (
     backward_through_the_past,
     hooked_leaf,
     leaf_and_result,
-    required_late,
+    required_beside_a_view,
 )

@@ -62,7 +62,7 @@ def require_gradient(recorder: Recorder, owner: Any, wanted: bool) -> Any:
     """`owner.requires_grad_(wanted)`.
 
     Raises:
-        GraphBreak: it is switched off, refused, or switched on for an argument that was used before.
+        GraphBreak: it is switched off, refused, or switched on for an argument of which there are views.
     """
     with torch._C.DisableTorchFunction():
         now = owner.requires_grad
@@ -72,16 +72,21 @@ def require_gradient(recorder: Recorder, owner: Any, wanted: bool) -> Any:
         raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "requires_grad is changed")
     node = recorder.nodes.get(id(owner))
     outside = recorder.is_input(owner)
-    if outside and node is not None and node.users:
+    if outside and _has_views(recorder, owner):
         raise GraphBreak(
-            BreakReason.UNSUPPORTED_CALL, "requires_grad is changed after the tensor was used"
+            BreakReason.UNSUPPORTED_CALL,
+            "requires_grad is changed after views of the tensor were made",
         )
+    with torch._C.DisableTorchFunction():
+        former = owner.detach()
     try:
         with torch._C.DisableTorchFunction():
             owner.requires_grad_()
     except RuntimeError as error:  # of integers
         recorder.failed(torch.Tensor.requires_grad_, error)
     if outside:
+        if node is not None and node.users:
+            _used_without_history(recorder, node, former)
         recorder.required.append(owner)
         return owner
     made = recorder.new_node(torch.Tensor.requires_grad_, (recorder.node_of(owner),), {})
@@ -89,6 +94,28 @@ def require_gradient(recorder: Recorder, owner: Any, wanted: bool) -> Any:
     assert recorder.machine is not None, "a program runs"
     recorder.leaves[id(owner)] = (owner, recorder.machine.frames[-1].tick)
     return owner
+
+
+def _has_views(recorder: Recorder, owner: Any) -> bool:
+    """Whether other tensors on its memory are there, which would require gradients with it."""
+    values = [node.meta.get("val") for node in recorder.graph.nodes]
+    items = [item for v in values for item in (v if isinstance(v, tuple | list) else (v,))]
+    return any(
+        type(item) is FakeTensor and item is not owner and item.storage is owner.storage
+        for item in items
+    )
+
+
+def _used_without_history(recorder: Recorder, argument: torch.fx.Node, former: Any) -> None:
+    """What was computed of an argument until now has no gradient of it: it was another tensor on its memory."""
+    users = list(argument.users)
+    with recorder.graph.inserting_after(recorder.last_input):
+        made = recorder.graph.call_method("detach", (argument,))
+    recorder.begins_with(made)
+    made.meta = {name: found for name, found in argument.meta.items() if name != "input"}
+    recorder.made(former, made)
+    for user in users:
+        user.replace_input_with(argument, made)
 
 
 def assign_gradient(recorder: Recorder, session: Session, owner: Any, value: Any) -> None:
