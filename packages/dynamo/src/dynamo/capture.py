@@ -173,6 +173,10 @@ def capture(request: Request) -> Captured:
                 return _attempt(request, breaks, late_hooks)
         except Restart:
             continue
+        except (
+            GraphBreak
+        ) as error:  # behind the program's last instruction: there is no place to go on from
+            raise SkipFrame(f"{error.reason.title}: {error.why}") from error
     raise SkipFrame("too many places where capture cannot go on")
 
 

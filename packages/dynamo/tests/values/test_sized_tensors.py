@@ -1,4 +1,4 @@
-"""torch's oldest makers of tensors: a `torch.Size` and numbers are a size, any other sequence is data."""
+"""Oldest makers of tensors: a `torch.Size` and numbers are a size, any other sequence is data, types are dtypes."""
 
 import pytest
 import torch
@@ -20,6 +20,11 @@ PROGRAMS = {
     "Tensor of numbers": lambda x: torch.Tensor(2, x.size(0)).fill_(1),
     "Tensor of a list": lambda x: torch.Tensor([1, 2, 3]) + x[0],
     "a named dtype and a shape": lambda x: torch.DoubleTensor(x.size()).zero_(),
+    "type by name": lambda x: x.type("torch.DoubleTensor"),
+    "type by class": lambda x: x.type(torch.IntTensor) + 1,
+    "type by dtype": lambda x: x.type(dtype=torch.float16),
+    "type as it is": lambda x: x.type(torch.FloatTensor).add_(1),
+    "type as a name": lambda x: x * len(x.type()),
     "a named dtype and a list": lambda x: torch.LongTensor([1, 2]),
 }
 
@@ -36,3 +41,11 @@ def test_sizes_and_data_are_told_apart(name, dynamic):
         assert same(compiled(x), program(x))
     if dynamic:
         assert counter.frame_count == 1
+
+
+def test_a_type_elsewhere_is_a_break_with_a_reason():
+    def program(x):
+        return (x * 2).type("torch.cuda.FloatTensor")
+
+    with pytest.raises(dynamo.CaptureError, match=r"Tensor.type\('torch.cuda.FloatTensor'\)"):
+        dynamo.optimize(CompileCounter(), fullgraph=True)(program)(torch.ones(2))

@@ -28,6 +28,7 @@ from torch.utils.hooks import RemovableHandle
 from dynamo.emit.classes import emit_class, emit_descriptor, emit_member
 from dynamo.emit.generators import emit_generator
 from dynamo.emit.hooks import removed_handle
+from dynamo.errors import GraphBreak
 from dynamo.graph.gradients import as_dead_end, as_leaf, as_parameter, is_dead_end
 from dynamo.graph.tensor_classes import as_class, is_traced
 from dynamo.source import ConstantSource
@@ -208,7 +209,10 @@ class Emitter:
         name = self._output_names.get(id(value))
         if name is None:
             recorder = self.recorder
-            recorder.node_of(value)
+            try:
+                recorder.node_of(value)
+            except GraphBreak as error:
+                raise CannotReconstruct(error.why) from error
             name = f"g{len(self.graph_outputs)}"
             leaf = id(value) in recorder.leaves
             self.graph_outputs.append(
