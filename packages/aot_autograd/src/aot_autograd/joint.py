@@ -23,6 +23,7 @@ from aot_autograd._torch import (
     gradients_of,
     without_saved_tensor_hooks,
 )
+from aot_autograd.autocast import AutocastOff, autocast_state, restore_autocast
 from aot_autograd.errors import TraceError, UnsupportedAliasing, UnsupportedOperator
 from aot_autograd.graph import Node, each_node, to_fx
 from aot_autograd.inputs import make_inputs
@@ -118,7 +119,7 @@ def trace(
         context.seeds.given = arguments[-seeds:]
     observation = Observation(context, specs, arguments, shared)
     grad_mode = torch.is_grad_enabled()
-    casting = _autocast_state()
+    casting = autocast_state()
     autocast = tuple([(kind, dtype) for kind, enabled, dtype in casting if enabled])
     try:
         # oneDNN's recurrent layers ask for the grad mode at run time, which no graph carries:
@@ -136,7 +137,7 @@ def trace(
             gradients = _record_backward(context, observation, leaves)
     finally:
         torch.set_grad_enabled(grad_mode)
-        _restore_autocast(casting)
+        restore_autocast(casting)
         context.seeds.restore()
     values = observation.values
     differentiable = tuple(number for number, leaf in enumerate(leaves) if leaf is not None)
@@ -289,7 +290,7 @@ def _record_backward(
     wanted = [_gradient_edge(leaf, targets) for leaf in leaves if leaf is not None]
     gradients: Sequence[Any] = ()
     if wanted:
-        with _autocast_off():
+        with AutocastOff():
             gradients = _gradients(context, targets, wanted, tangents)
     after = [
         argument.record.storage.generation if isinstance(argument, FakeTensor) else 0
@@ -386,32 +387,3 @@ _BACKWARD_ERRORS = (
     "backward through the graph a second time",
 )
 """What autograd says of a forward that changed what its backward needs, or ran a backward of its own that freed it."""
-
-
-def _autocast_state() -> list[tuple[str, bool, torch.dtype]]:
-    return [
-        (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind))
-        for kind in ("cpu", "cuda")
-    ]
-
-
-def _restore_autocast(state: list[tuple[str, bool, torch.dtype]]) -> None:
-    """What a graph that failed between entering and leaving an autocast region left behind."""
-    for kind, enabled, dtype in state:
-        if torch.is_autocast_enabled(kind) != enabled:
-            torch.set_autocast_enabled(kind, enabled)
-        if torch.get_autocast_dtype(kind) != dtype:
-            torch.set_autocast_dtype(kind, dtype)
-
-
-class _autocast_off:  # noqa: N801 - reads as a with-statement's verb
-    """Autocast as it is when `backward()` is called outside every autocast block."""
-
-    def __enter__(self) -> None:
-        self._enabled = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-        for kind in self._enabled:
-            torch.set_autocast_enabled(kind, False)
-
-    def __exit__(self, *_: object) -> None:
-        for kind in self._enabled:
-            torch.set_autocast_enabled(kind, True)

@@ -15,7 +15,7 @@ from torch import fx
 
 from aot_autograd._torch import OpOverload
 from aot_autograd.absent import without_tangents
-from aot_autograd.partition.classify import kind_of, saved_bytes
+from aot_autograd.partition.classify import kind_of, memory_of, saved_bytes
 from aot_autograd.partition.written import written_values
 from primtorch.fake import FakeTensor
 
@@ -67,7 +67,7 @@ def _graph_of(module: fx.GraphModule) -> _Graph:
     return _Graph(
         [node for node in nodes if node.op == "placeholder"],
         [node for node in nodes if node.op == "call_function"],
-        {_memory_of(item) for item in results if hasattr(item, "meta")},
+        {memory_of(item) for item in results if hasattr(item, "meta")},
         _written(module, results),
     )
 
@@ -94,7 +94,7 @@ def _written(module: fx.GraphModule, results: Any) -> set[fx.Node]:
             continue
         if kind_of(node) not in ("pointwise", "random", "gather") or _is_operand(node):
             continue
-        if sum(map(_own_bytes, map(_memory_of, node.all_input_nodes))) < _own_bytes(node):
+        if sum(map(_own_bytes, map(memory_of, node.all_input_nodes))) < _own_bytes(node):
             written.discard(node)
     return written - _tables_of_sums(module, kept)
 
@@ -163,16 +163,9 @@ def _is_operand(node: fx.Node) -> bool:
     )
 
 
-def _memory_of(node: fx.Node) -> fx.Node:
-    """The node in whose memory a view lies."""
-    while node.op == "call_function" and kind_of(node) == "view" and node.all_input_nodes:
-        node = node.all_input_nodes[0]
-    return node
-
-
 def _own_bytes(node: fx.Node) -> int:
     value = node.meta.get("val")
-    if not isinstance(value, FakeTensor) or _memory_of(node) is not node:
+    if not isinstance(value, FakeTensor) or memory_of(node) is not node:
         return 0
     if node.op == "placeholder" and node.meta["input"]["static"]:
         return 0
@@ -196,7 +189,7 @@ def _peak(graph: _Graph, *, frees: bool) -> int:
     dying: dict[int, int] = {}
     own: set[tuple[int, int]] = set()
     for node, end in ends.items():
-        root = _memory_of(node)
+        root = memory_of(node)
         if node is root and root not in graph.outputs and (frees or node.op != "placeholder"):
             size = _bytes_in(graph, node)
             dying[end] = dying.get(end, 0) + size

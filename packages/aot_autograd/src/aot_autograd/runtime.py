@@ -22,6 +22,7 @@ from aot_autograd._torch import (
     set_grad_enabled,
 )
 from aot_autograd.aliasing import base_of
+from aot_autograd.autocast import AutocastOff
 from aot_autograd.errors import CompilerContractError, UnsupportedAliasing
 from aot_autograd.metadata import (
     Constant,
@@ -204,7 +205,7 @@ def without_effects(compiled: Boxed, metadata: FunctionMetadata) -> Boxed:
     bumps = [(number, count) for number, count in enumerate(metadata.value_versions) if count]
     if not (views or bumps or metadata.autocast):
         return compiled
-    off = _AutocastOff if metadata.autocast else nullcontext
+    off = AutocastOff if metadata.autocast else nullcontext
 
     def run(args: list[Any]) -> Any:
         with off():
@@ -340,18 +341,3 @@ def inference_callable(compiled: Boxed, metadata: FunctionMetadata, *, tracks: b
 
     call.boxed = True  # type: ignore[attr-defined]
     return call
-
-
-class _AutocastOff:
-    """Operators called by a compiled graph carry their casts already."""
-
-    __slots__ = ("_enabled",)
-
-    def __enter__(self) -> None:
-        self._enabled = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-        for kind in self._enabled:
-            torch.set_autocast_enabled(kind, False)
-
-    def __exit__(self, *_: object) -> None:
-        for kind in self._enabled:
-            torch.set_autocast_enabled(kind, True)

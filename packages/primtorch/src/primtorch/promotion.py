@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
+    "COMPLEX_OF",
+    "REAL_OF",
+    "Number",
     "Promotion",
     "cast",
     "computation_dtype",
@@ -29,6 +32,7 @@ __all__ = [
 ]
 
 aten = torch.ops.aten
+Number = int | float | complex
 Function = TypeVar("Function", bound="Callable[..., Any]")
 
 _COMPUTATION = {
@@ -36,12 +40,12 @@ _COMPUTATION = {
     torch.bfloat16: torch.float32,
     torch.complex32: torch.complex64,
 }
-_REAL = {
+REAL_OF = {
     torch.complex32: torch.float16,
     torch.complex64: torch.float32,
     torch.complex128: torch.float64,
 }
-_COMPLEX = {
+COMPLEX_OF = {
     torch.float16: torch.complex32,
     torch.bfloat16: torch.complex64,
     torch.float32: torch.complex64,
@@ -93,7 +97,7 @@ def computation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def real_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype of the real part of a complex dtype; any other dtype is its own."""
-    return _REAL.get(dtype, dtype)
+    return REAL_OF.get(dtype, dtype)
 
 
 def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dtype | None:
@@ -102,7 +106,7 @@ def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dty
     if higher.is_complex:
         return higher
     if higher.is_floating_point:
-        return _COMPLEX[higher] if lower.is_complex else higher
+        return COMPLEX_OF[higher] if lower.is_complex else higher
     if higher is torch.bool or lower.is_floating_point or lower.is_complex:
         return promote_dtypes(higher, lower)
     return higher
@@ -116,7 +120,7 @@ def _number_dtype(value: object) -> torch.dtype | None:
     if isinstance(value, float | torch.SymFloat):
         return torch.get_default_dtype()
     if isinstance(value, complex):
-        return _COMPLEX[torch.get_default_dtype()]
+        return COMPLEX_OF[torch.get_default_dtype()]
     return None
 
 

@@ -214,3 +214,10 @@ def _floating_operations(node: fx.Node) -> float:
     if "attention" in name:
         return 4.0 * elements(result) * hint_of(values[1].shape[-2])
     return 10.0 * elements(result)
+
+
+def memory_of(node: fx.Node) -> fx.Node:
+    """The node in whose memory a view lies; anything else itself."""
+    while node.op == "call_function" and kind_of(node) == "view" and node.all_input_nodes:
+        node = node.all_input_nodes[0]
+    return node

@@ -17,7 +17,7 @@ from torch import fx
 
 from aot_autograd.errors import PartitionError
 from aot_autograd.options import AotOptions, checked_budget
-from aot_autograd.partition.classify import Kind, kind_of, repeat_cost, saved_bytes
+from aot_autograd.partition.classify import Kind, kind_of, memory_of, repeat_cost, saved_bytes
 from aot_autograd.partition.flow import INFINITE, Network
 from aot_autograd.partition.split import (
     Partition,
@@ -268,17 +268,10 @@ def _each(node: fx.Node) -> float:
     return _EACH if on_processor and node.op != "placeholder" else _EACH_ELSEWHERE
 
 
-def _memory_of(node: fx.Node) -> fx.Node:
-    """What a view shows; anything else itself."""
-    while node.op == "call_function" and kind_of(node) == "view" and node.all_input_nodes:
-        node = node.all_input_nodes[0]
-    return node
-
-
 def _more_read(node: fx.Node, written: set[fx.Node]) -> float:
     """Bytes of a value's large operands in memory beyond the value's own."""
     own = saved_bytes(node.meta["val"])
-    sources = map(_memory_of, node.all_input_nodes)
+    sources = map(memory_of, node.all_input_nodes)
     sizes = [saved_bytes(source.meta["val"]) for source in sources if source in written]
     large = [size for size in sizes if 2 * size >= own]
     return max(0.0, sum(large) - own) if len(large) > 1 else 0.0

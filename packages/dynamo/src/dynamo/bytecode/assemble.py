@@ -24,10 +24,10 @@ from dynamo.bytecode.table import (
     FLAG_BITS,
     OPCODES,
     OPERAND,
-    PY312,
     Operand,
     is_backward,
 )
+from dynamo.versions import PY312
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

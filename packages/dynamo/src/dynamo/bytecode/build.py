@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dynamo.bytecode.instruction import BytecodeError, Instruction
-from dynamo.bytecode.table import COMPARE_SHIFT, COMPARISONS, PY312, PY313
+from dynamo.bytecode.table import COMPARE_SHIFT, COMPARISONS
+from dynamo.versions import PY312, PY313
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

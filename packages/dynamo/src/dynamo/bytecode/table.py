@@ -15,6 +15,8 @@ import sys
 from enum import Enum
 from typing import Final
 
+from dynamo.versions import PY312, PY313
+
 __all__ = [
     "CACHE_WORDS",
     "COMPARE_SHIFT",
@@ -24,8 +26,6 @@ __all__ = [
     "OPCODES",
     "OPERAND",
     "OPNAMES",
-    "PY312",
-    "PY313",
     "SUPPORTED",
     "UNCONDITIONAL",
     "Operand",
@@ -33,8 +33,6 @@ __all__ = [
     "is_backward",
 ]
 
-PY312: Final = sys.version_info >= (3, 12)
-PY313: Final = sys.version_info >= (3, 13)
 SUPPORTED: Final = (3, 11) <= sys.version_info[:2] <= (3, 13)
 
 OPNAMES: Final[tuple[str, ...]] = tuple(dis.opname)

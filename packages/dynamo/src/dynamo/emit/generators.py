@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["emit_generator"]
 
-_PROLOGUE = ("MAKE_CELL", "COPY_FREE_VARS")
+PROLOGUE = ("MAKE_CELL", "COPY_FREE_VARS")
 _NESTED = 0x10
 
 
@@ -118,7 +118,7 @@ def _code(
     entry.append(build.jump_forward(start))
     for instruction in entry:
         instruction.positions = instructions[at].positions
-    body = [found for found in instructions if found.opname not in _PROLOGUE]
+    body = [found for found in instructions if found.opname not in PROLOGUE]
     others = tuple(n for n in code.co_varnames if n not in arguments and n not in cells)
     header = replace(
         header_of(code),

@@ -28,6 +28,7 @@ from dynamo.bytecode import (
     stack_depths,
     without_pairs,
 )
+from dynamo.emit.generators import PROLOGUE
 from dynamo.emit.reconstruct import CannotReconstruct
 from dynamo.values.generators import TracedGenerator
 from dynamo.versions import NULL, NULL_FIRST, PY312
@@ -43,7 +44,6 @@ __all__ = ["Resume", "emit_step"]
 
 _OPTIMIZED = 0x3
 _NESTED = 0x10
-_PROLOGUE = ("MAKE_CELL", "COPY_FREE_VARS")
 
 
 class Resume:
@@ -299,7 +299,7 @@ def _step_code(
         other = _tail(plan, target, nulls_after[: depths[target]], resume)
         done[-1].target = other[0]
         tails += other
-    rest = [i for i in plan.instructions if i.opname not in _PROLOGUE] if at.handler else []
+    rest = [i for i in plan.instructions if i.opname not in PROLOGUE] if at.handler else []
     stack = [*_stack_names(nulls), *(["<inner>"] if outer else [])]
     arguments = plan.arguments(stack, plan.local_names)
     header = _header(plan, f"<step of {frame.code.co_name} at {frame.line}>", arguments)
@@ -387,7 +387,7 @@ def _resume_code(
     entry = [*build.prologue((), plan.cells), *_push(nulls), build.jump_forward(start)]
     for instruction in entry:
         instruction.positions = plan.at.positions
-    body = [i for i in instructions if i.opname not in _PROLOGUE]
+    body = [i for i in instructions if i.opname not in PROLOGUE]
     name = frame.code.co_name
     if not name.startswith("<resume"):
         name = f"<resume {name}>"

@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     from dynamo.emit.reconstruct import Emitter
     from dynamo.graph.recorder import Recorder
 
-__all__ = ["History", "Sizes"]
+__all__ = ["SYMBOLIC", "History", "Sizes"]
+
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 _OPERATORS: dict[type[ast.AST], Any] = {
     ast.Add: operator.add,

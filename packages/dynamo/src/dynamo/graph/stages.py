@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo.graph.sizes import SYMBOLIC
 from dynamo.graph.wrappers import grown
 from dynamo.guards import TensorGuard
 from primtorch import regions
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 __all__ = ["check_at_run_time", "has_boundaries", "runs_between", "staged"]
 
 _MOST = 8
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 # They change the state of the program: between stages, so that each stage is compiled in its state.
 _STATE: frozenset[Any] = frozenset(
     {
@@ -140,7 +140,7 @@ def _on_host(node: torch.fx.Node, sizes: Sizes) -> bool:
     if node in sizes.producers or node.target in _STATE or runs_between(node):
         return True
     name = getattr(node.target, "__name__", "")
-    if isinstance(node.meta.get("val"), _SYMBOLIC) or name in _READS:
+    if isinstance(node.meta.get("val"), SYMBOLIC) or name in _READS:
         return True
     if node.target is not operator.getitem:
         return False

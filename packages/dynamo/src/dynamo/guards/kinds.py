@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dynamo.source import Source
 
 __all__ = [
+    "HOOK_TABLES",
     "MISSING",
     "FailedGuard",
     "Guard",
@@ -53,7 +54,7 @@ MISSING = _Missing.MISSING
 """Operand of CLASS_ATTRIBUTE for a name that the class must not have."""
 
 # Hook tables of an nn.Module that its call consults; empty ones mean that `forward` is the call.
-_HOOK_TABLES = (
+HOOK_TABLES = (
     "_forward_hooks",
     "_forward_pre_hooks",
     "_backward_hooks",
@@ -373,7 +374,7 @@ def check_guard(  # one case per kind
             return getattr(value, "__code__", None) is operand
         case GuardKind.NO_HOOKS:
             own = _own_dict(value)
-            return not any(own.get(table) for table in _HOOK_TABLES)
+            return not any(own.get(table) for table in HOOK_TABLES)
         case GuardKind.SAME_OBJECT:
             return value is load(operand)
         case GuardKind.DISTINCT:

@@ -16,6 +16,7 @@ import torch
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.faults import require_programs
+from dynamo.graph.sizes import SYMBOLIC
 from dynamo.graph.tensor_classes import own_attribute
 from dynamo.graph.wrappers import wrapper_attribute
 from dynamo.guards import GuardKind
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MISSING",
+    "MODULE_TABLES",
+    "NATIVE_DESCRIPTORS",
     "class_attribute",
     "generic_load",
     "load",
@@ -56,9 +59,8 @@ __all__ = [
 
 MISSING: Any = object()
 _FUNCTION = types.FunctionType
-_NATIVE_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
-_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
+NATIVE_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
+MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 _class_getter = object.__dict__["__class__"]
 _module_getattr = torch.nn.Module.__getattr__
 
@@ -75,7 +77,7 @@ def class_attribute(cls: type, name: str) -> Any:
 def special(cls: type, name: str) -> types.FunctionType | None:
     """A special method of `cls` if it is written in Python (the others are called natively)."""
     found = class_attribute(cls, name)
-    if type(found) is not _FUNCTION or cls in _SYMBOLIC:
+    if type(found) is not _FUNCTION or cls in SYMBOLIC:
         return None
     if found.__module__ == "torch._tensor" and cls is not FakeTensor:  # `Tensor`'s own
         return None
@@ -370,7 +372,7 @@ def _no_attribute(session: Session, owner: Any, cls: type, name: str) -> Attribu
             session.guard(GuardKind.LACKS_OWN_ATTRIBUTE, source, name)
             session.guard_class_attribute(cls, name, GUARD_MISSING)
             own = getattr(owner, "__dict__", {})
-            for table in _MODULE_TABLES if isinstance(owner, torch.nn.Module) else ():
+            for table in MODULE_TABLES if isinstance(owner, torch.nn.Module) else ():
                 if table in own:
                     session.guard(GuardKind.LACKS, InstanceAttributeSource(source, table), name)
     return AttributeError(f"'{cls.__name__}' object has no attribute '{name}'", name=name)
@@ -391,7 +393,7 @@ def generic_load(machine: Machine, owner: Any, cls: type, name: str) -> Any:
     if kind is property:
         session.guard_class_attribute(cls, name, found)
         return _property(machine, owner, found, name)
-    if found is not MISSING and kind in _NATIVE_DESCRIPTORS:
+    if found is not MISSING and kind in NATIVE_DESCRIPTORS:
         return read_slot(session, owner, name)
     if found is not MISSING and kind is not _FUNCTION and _has_data_descriptor(kind):
         return _descriptor(machine, owner, cls, found, name)
@@ -519,7 +521,7 @@ def module_member(machine: Machine, owner: Any, name: str) -> Any:
     source = session.sources.get(id(owner))
     created = source is None or session.is_created(owner)
     own = session.instance_dict(owner) if created else None
-    for table in _MODULE_TABLES:
+    for table in MODULE_TABLES:
         if own is not None:
             members = own.get(table, {})
         else:

@@ -14,6 +14,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import Guard, GuardKind
+from dynamo.guards.kinds import HOOK_TABLES
 from dynamo.values import attributes
 from dynamo.values.packed import run_packed
 from dynamo.values.session import runs_in_python
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["call_module", "runs_packed"]
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _module_call = torch.nn.Module.__call__
 _call_impl = torch.nn.Module._call_impl
 _RECURRENT = frozenset(
@@ -113,7 +113,7 @@ def call_hooked(
 def _is_hooked(machine: Machine, module: torch.nn.Module) -> bool:
     own = machine.session.instance_dicts.get(id(module))
     names: Any = own.copy if own is not None else module.__dict__
-    return any(names.get(name) for name in _HOOKS) or any(
+    return any(names.get(name) for name in HOOK_TABLES) or any(
         getattr(torch.nn.modules.module, name) for name in _GLOBAL_HOOKS
     )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.errors import BreakReason, GraphBreak
+from dynamo.graph.sizes import SYMBOLIC
 from dynamo.guards import Guard, GuardKind
 from dynamo.source import ConstantSource
 from dynamo.values import asked, iteration, unread
@@ -62,7 +63,6 @@ _PLAIN: frozenset[type] = CONSTANTS | {
     torch.SymBool,
 }
 _CONTAINERS = (list, tuple, dict, set, frozenset)
-_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def _call(machine: Machine, function: Any, *args: Any) -> Any:
@@ -267,7 +267,7 @@ def _known_equality(kind: type) -> bool:
 
 def as_key(machine: Machine, value: Any) -> Any:
     """A key of a dict or set: symbolic numbers in it become numbers, a user's own hash is refused."""
-    if type(value) in _SYMBOLIC or type(value) is tuple:
+    if type(value) in SYMBOLIC or type(value) is tuple:
         value = plain_numbers(value)
     check_hashable(machine, value)
     return value

@@ -14,7 +14,15 @@ import torch
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.graph.tensor_classes import is_traced
 from dynamo.values.arrays import TracedArray
-from dynamo.values.attributes import MISSING, class_attribute, load, read_slot, special
+from dynamo.values.attributes import (
+    MISSING,
+    MODULE_TABLES,
+    NATIVE_DESCRIPTORS,
+    class_attribute,
+    load,
+    read_slot,
+    special,
+)
 from dynamo.values.shadows import DELETED
 from dynamo.values.thread_locals import is_local, read_local, write_local
 
@@ -25,8 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["delete", "generic_delete", "generic_store", "store", "store_own"]
 
 _FUNCTION = types.FunctionType
-_NATIVE_DESCRIPTORS = (types.MemberDescriptorType, types.GetSetDescriptorType)
-_MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 _module_setattr = torch.nn.Module.__setattr__
 
 
@@ -75,12 +81,12 @@ def store(machine: Machine, owner: Any, name: str, value: Any) -> None:
 
 def _plain_module_store(owner: Any, name: str, value: Any) -> bool:
     """Whether `nn.Module.__setattr__` would only write the instance dict."""
-    if isinstance(value, torch.Tensor | torch.nn.Module) or name in _MODULE_TABLES:
+    if isinstance(value, torch.Tensor | torch.nn.Module) or name in MODULE_TABLES:
         return False
     if class_attribute(type(owner), name) is not MISSING:
         return False
     own = object.__getattribute__(owner, "__dict__")
-    return all(name not in own.get(table, ()) for table in _MODULE_TABLES)
+    return all(name not in own.get(table, ()) for table in MODULE_TABLES)
 
 
 def generic_store(machine: Machine, owner: Any, name: str, value: Any) -> None:
@@ -97,7 +103,7 @@ def generic_store(machine: Machine, owner: Any, name: str, value: Any) -> None:
                 raise AttributeError(f"property '{name}' of '{cls.__name__}' object has no setter")
             calls.call(machine, found.fset, (owner, value), {})
             return
-        if kind in _NATIVE_DESCRIPTORS:
+        if kind in NATIVE_DESCRIPTORS:
             if session.source_of(owner) is None or session.is_created(owner):
                 object.__setattr__(owner, name, value)
                 return
@@ -163,7 +169,7 @@ def generic_delete(machine: Machine, owner: Any, name: str) -> None:
             raise AttributeError(f"property '{name}' of object has no deleter")
         calls.call(machine, found.fdel, (owner,), {})
         return
-    if type(found) in _NATIVE_DESCRIPTORS:
+    if type(found) in NATIVE_DESCRIPTORS:
         if session.source_of(owner) is None or session.is_created(owner):
             object.__delattr__(owner, name)
             return

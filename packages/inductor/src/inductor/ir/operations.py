@@ -199,6 +199,8 @@ OPERATIONS: dict[str, Signature] = {
 """Every operation; `docs/loop_ir.md` states the meaning of each."""
 
 EFFECTS = frozenset({"store", "accumulate"})
+DIVISIONS = frozenset({"floor_div", "trunc_div", "remainder", "fmod"})
+"""Of integers: by zero they are refused."""
 
 
 def combines(operation: Operation) -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from inductor.analysis.orders import acts
 from inductor.ir.index import inner_symbols, outer_symbols
 from inductor.ir.kernel import Kernel
-from inductor.ir.operations import EFFECTS, Indirect
+from inductor.ir.operations import DIVISIONS, EFFECTS, Indirect
 from inductor.ir.recorder import Recorder
 from inductor.schedule.kernels import make_kernel
 from inductor.schedule.simplify import simplify_loops
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["check_first", "may_refuse"]
 
 _OF_SWEEPS = frozenset({"reduce", "part", "scan"})
-_DIVISIONS = frozenset({"floor_div", "trunc_div", "remainder", "fmod"})
-"""Of integers: by zero they are refused."""
 
 
 def check_first(graph: Graph, steps: Sequence[Step]) -> list[Step]:
@@ -101,7 +99,7 @@ def _has_fractions(dtype: torch.dtype) -> bool:
 def may_refuse(operation: Operation) -> bool:
     """Whether a kernel of the CPU that has this operation may hand its call to torch's operators."""
     return _is_checked(operation) or (
-        operation.name in _DIVISIONS and not _has_fractions(operation.dtype)
+        operation.name in DIVISIONS and not _has_fractions(operation.dtype)
     )
 
 

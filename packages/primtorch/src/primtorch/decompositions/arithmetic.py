@@ -10,6 +10,7 @@ from torch import Tensor
 
 from primtorch.decompositions.views import contiguous
 from primtorch.promotion import (
+    Number,
     Promotion,
     cast,
     computation_dtype,
@@ -20,7 +21,6 @@ from primtorch.promotion import (
 from primtorch.registry import decomposes, overload
 
 aten = torch.ops.aten
-Number = int | float | complex
 
 
 def constant(like: Tensor, value: Number) -> Tensor:

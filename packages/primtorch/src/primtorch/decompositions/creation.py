@@ -8,14 +8,18 @@ import torch
 from torch import Tensor
 
 from primtorch.decompositions.views import contiguous_copy
-from primtorch.promotion import cast, computation_dtype, real_part
+from primtorch.promotion import (
+    Number,
+    cast,
+    computation_dtype,
+    real_part,
+)
 from primtorch.registry import decomposes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 aten = torch.ops.aten
-Number = int | float | complex
 
 
 def _options(like: Tensor, options: dict[str, Any]) -> dict[str, Any]:

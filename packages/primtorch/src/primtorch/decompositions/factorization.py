@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from primtorch.decompositions.views import contiguous_copy
-from primtorch.promotion import cast, real_dtype
+from primtorch.promotion import (
+    cast,
+    real_dtype,
+)
 from primtorch.registry import decomposes
 
 aten = torch.ops.aten
-Number = int | float | complex
 
 
 def _adjoint(matrix: Tensor) -> Tensor:

@@ -14,14 +14,17 @@ from torch import Tensor
 
 from primtorch.decompositions.padding import in_format_of
 from primtorch.decompositions.views import contiguous, reshaped, wrapped
-from primtorch.promotion import cast, computation_dtype
+from primtorch.promotion import (
+    Number,
+    cast,
+    computation_dtype,
+)
 from primtorch.registry import decomposes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 aten = torch.ops.aten
-Number = int | float | complex
 
 
 def _constant(like: Tensor, value: Number) -> Tensor:

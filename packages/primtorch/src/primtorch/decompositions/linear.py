@@ -12,14 +12,19 @@ import torch
 from torch import Tensor
 
 from primtorch.decompositions.views import reshaped
-from primtorch.promotion import cast, computation_dtype, real_part, result_dtype
+from primtorch.promotion import (
+    Number,
+    cast,
+    computation_dtype,
+    real_part,
+    result_dtype,
+)
 from primtorch.registry import decomposes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 aten = torch.ops.aten
-Number = int | float | complex
 
 
 def _blend(self: Tensor, product: Tensor, beta: Number, alpha: Number) -> Tensor:

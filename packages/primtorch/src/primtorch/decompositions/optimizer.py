@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from primtorch.promotion import cast, computation_dtype
+from primtorch.promotion import (
+    Number,
+    cast,
+    computation_dtype,
+)
 from primtorch.registry import decomposes, overload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 aten = torch.ops.aten
-Number = int | float | complex
 
 _UNARY = (
     *("abs", "acos", "asin", "atan", "ceil", "cos", "cosh", "erf", "erfc", "exp", "expm1", "floor"),

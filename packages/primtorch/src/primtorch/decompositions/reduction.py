@@ -13,14 +13,19 @@ import torch
 from torch import Tensor
 
 from primtorch.decompositions.views import reshaped, wrapped
-from primtorch.promotion import cast, computation_dtype, real_dtype, real_part
+from primtorch.promotion import (
+    Number,
+    cast,
+    computation_dtype,
+    real_dtype,
+    real_part,
+)
 from primtorch.registry import decomposes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 aten = torch.ops.aten
-Number = int | float | complex
 
 
 def _all_dims(tensor: Tensor, dim: Sequence[int] | None) -> list[int]:

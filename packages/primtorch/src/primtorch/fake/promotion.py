@@ -13,23 +13,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from primtorch.fake.meta import TensorMeta
-from primtorch.promotion import promote_dtypes
+from primtorch.promotion import COMPLEX_OF, REAL_OF, promote_dtypes
 from primtorch.symbolic import Expression, Real, RealSymbol
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-_COMPLEX_OF = {
-    torch.float16: torch.complex32,
-    torch.bfloat16: torch.complex64,
-    torch.float32: torch.complex64,
-    torch.float64: torch.complex128,
-}
-_REAL_OF = {
-    torch.complex32: torch.float16,
-    torch.complex64: torch.float32,
-    torch.complex128: torch.float64,
-}
 
 
 def number_dtype(value: Any) -> torch.dtype | None:
@@ -41,18 +29,18 @@ def number_dtype(value: Any) -> torch.dtype | None:
     if isinstance(value, (float, Real, RealSymbol)):
         return torch.get_default_dtype()
     if isinstance(value, complex):
-        return _COMPLEX_OF[torch.get_default_dtype()]
+        return COMPLEX_OF[torch.get_default_dtype()]
     return None
 
 
 def real_of(dtype: torch.dtype) -> torch.dtype:
     """The dtype of the real part of a complex dtype; a real dtype is itself."""
-    return _REAL_OF.get(dtype, dtype)
+    return REAL_OF.get(dtype, dtype)
 
 
 def complex_of(dtype: torch.dtype) -> torch.dtype:
     """The complex dtype whose parts have this dtype."""
-    return dtype if dtype.is_complex else _COMPLEX_OF[dtype]
+    return dtype if dtype.is_complex else COMPLEX_OF[dtype]
 
 
 def floating(dtype: torch.dtype) -> torch.dtype:

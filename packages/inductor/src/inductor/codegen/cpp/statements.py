@@ -17,7 +17,7 @@ from inductor.codegen.cpp.scalar import SCALAR_EXPRESSIONS, ArithmeticOps
 from inductor.codegen.cpp.types import C_TYPES, Value, storage_type
 from inductor.ir import constant_value
 from inductor.ir.index import inner_symbols, outer_symbols
-from inductor.ir.operations import HALF_DTYPES, Indirect, combines, value_dtype
+from inductor.ir.operations import DIVISIONS, HALF_DTYPES, Indirect, combines, value_dtype
 from primtorch.symbolic import Symbol, free_symbols, substitute
 
 if TYPE_CHECKING:
@@ -29,7 +29,6 @@ __all__ = ["StatementPrinter"]
 
 _PINNED = frozenset({"store", "accumulate", "reduce", "part", "scan", "indirect"})
 _RANDOM = frozenset({"philox_uniform", "philox_normal", "philox_bits"})
-_DIVISIONS = frozenset({"floor_div", "trunc_div", "remainder", "fmod"})
 _SEQUENTIAL = frozenset({"argmax", "argmin", "welford_combine"})
 
 
@@ -420,7 +419,7 @@ class StatementPrinter:
         """Whether the operation is an integer division whose divisor may be zero."""
         operation = self.operations[position]
         dtype = operation.dtype
-        if operation.name not in _DIVISIONS or dtype.is_floating_point or dtype.is_complex:
+        if operation.name not in DIVISIONS or dtype.is_floating_point or dtype.is_complex:
             return False
         divisor = self.operations[operation.operands[1]]
         return divisor.name != "constant" or constant_value(str(divisor.attribute)) == 0
