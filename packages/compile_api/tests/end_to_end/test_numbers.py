@@ -1,5 +1,6 @@
 """Numbers that vary from call to call stay numbers through the whole stack, and sizes may be zero."""
 
+import pytest
 import torch
 
 import compile_api
@@ -64,3 +65,22 @@ def test_column_sums_of_rows_padded_to_a_multiple(capfd, caplog):
         x = torch.randn(n, 4)
         assert torch.allclose(compiled(x), function(x))
     assert "run in their place" not in capfd.readouterr().err + caplog.text
+
+
+@pytest.mark.parametrize(
+    ("function", "graphs"),
+    [
+        (lambda x, y: x * x.nbytes + y.sum(), 1),
+        (lambda x, y: x * 2 if x.is_same_size(y) else x + 1, 2),
+        (lambda x, y: torch.linalg.norm(x, ord=-1) * y, 1),
+    ],
+    ids=["bytes", "two sizes compared", "a number that C++ asks for"],
+)
+def test_what_is_asked_about_sizes_that_vary(function, graphs):
+    before = compile_api.graph_count()
+    options = {"strict": True}
+    compiled = compile_api.compile(function, dynamic=True, fullgraph=True, options=options)
+    for rows, others in ((3, 3), (5, 5), (6, 4)):
+        x, y = torch.randn(rows, 4), torch.randn(others, 4)
+        torch.testing.assert_close(compiled(x, y), function(x, y))
+    assert compile_api.graph_count() - before == graphs

@@ -17,7 +17,7 @@ from primtorch.fake.infer import infer
 from primtorch.fake.meta import TensorMeta
 from primtorch.fake.refusals import refuse
 from primtorch.fake.registry import functional_form, schema_of
-from primtorch.fake.tensor import FakeContext, FakeTensor, fakeify, foreign_among
+from primtorch.fake.tensor import FakeContext, FakeTensor, fakeify, foreign_among, meta_of
 from primtorch.symbolic import Expression, Real, RealNode, RealSymbol, SizeEnvironment
 from primtorch.symbolic.predicate import equal
 
@@ -59,6 +59,9 @@ class ShapeContext:
         """The fake results of `op`; errors as `infer`."""
         if op is torch.ops.aten.size.default:
             return [int(size) for size in args[0].shape]  # C++ of torch 2.11 reads numbers
+        if op is torch.ops.aten.is_same_size.default:
+            one, other = map(meta_of, args)
+            return self._same_shape(one, other)
         schema = schema_of(op)
         if not schema.outs:
             refuse(op, args, kwargs)

@@ -149,6 +149,11 @@ class FakeTensor(torch.Tensor):
         """Whether the logical device is the meta device."""
         return self.meta.device.type == "meta"
 
+    @property
+    def nbytes(self) -> Any:
+        """The bytes of its elements; C++ reads a number of them."""
+        return self.numel() * self.element_size()
+
     def get_device(self) -> int:
         """The index of the logical device; -1 on the CPU."""
         return -1 if self.meta.device.type == "cpu" else (self.meta.device.index or 0)
