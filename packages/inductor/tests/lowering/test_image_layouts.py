@@ -184,7 +184,7 @@ def test_a_graph_with_depthwise_convolutions_is_laid_out_channels_last_on_a_cpu(
 
 def test_filters_larger_than_their_images_are_not_turned_at_every_call():
     x, depthwise, dense, pointwise = (
-        torch.randn(1, 16, 4, 4),
+        torch.randn(1, 16, 5, 5),
         torch.randn(16, 1, 3, 3),
         torch.randn(32, 16, 3, 3),
         torch.randn(64, 32, 1, 1),
@@ -199,7 +199,7 @@ def test_filters_larger_than_their_images_are_not_turned_at_every_call():
 
     program = planned_for_the_cpu(function, x, depthwise, dense, pointwise)
     calls = [step for step in program.schedule.steps if isinstance(step, OperatorCall)]
-    # windows of 3 x 3 over 4 x 4 images: the images are copied, not the filters; of 1 x 1: there is nothing to turn
+    # windows of 3 x 3 over 5 x 5 images: the images are copied, not the filters; of 1 x 1: there is nothing to turn
     assert [is_channels_last(call.args[0]) for call in calls] == [True, False, True]
     (result,) = run_program(program, [x, depthwise, dense, pointwise])
     hidden = torch.relu(torch.conv2d(x, depthwise, padding=1, groups=16))

@@ -1,4 +1,7 @@
-"""Convolutions: the library's, in the layout that its fast kernels take (inductor.lowering.layouts)."""
+"""Convolutions: the library's, in the layout that its fast kernels take (inductor.lowering.layouts).
+
+What is a product of few pixels goes there (inductor.lowering.few_pixels).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from inductor.analysis.cost import smallest
 from inductor.ir.index import contiguous_stride, product
 from inductor.lowering.builder import TensorFact
 from inductor.lowering.depthwise import sums_itself, weight_gradient
+from inductor.lowering.few_pixels import gradients, over_few_pixels, product_of_pixels
 from inductor.lowering.layouts import channels_last, in_layout, wants_channels_last
 from inductor.lowering.pointwise import elementwise
 from inductor.lowering.registry import LOWERINGS, VENDOR, lowers
@@ -62,6 +66,10 @@ def convolution(builder: Builder, x: Value, weight: Value, bias: Value | None, *
     """
     fact = builder.fact
     assert isinstance(fact, TensorFact)
+    if over_few_pixels(builder, x, weight, rest):
+        if wants_channels_last(builder, fact):
+            builder.fact = replace(fact, stride=channels_last(fact.shape))
+        return product_of_pixels(builder, x, weight, bias)
     if wants_channels_last(builder, fact):
         turned = not _turns_much(builder, x, weight)
         x, weight = _laid_out(builder, x, weight, turned=turned)
@@ -95,6 +103,10 @@ def convolution_backward(builder: Builder, grad: Value, x: Value, weight: Value,
     grad_fact = builder.argument_fact(0)
     facts = list(builder.fact)
     *settings, mask = rest
+    if over_few_pixels(builder, x, weight, settings[1:]):
+        if wants_channels_last(builder, grad_fact) and isinstance(facts[0], TensorFact):
+            facts[0] = replace(facts[0], stride=channels_last(facts[0].shape))
+        return gradients(builder, grad, x, weight, facts)
     own: list[Value | None] = [None, None, None]
     summed = builder.on_gpu(grad_fact.device)
     if wants_channels_last(builder, grad_fact):

@@ -102,6 +102,9 @@ def weight_gradient(
     buffer = builder.buffer(fact.shape, fact.stride, fact.dtype, fact.device)
     across, _, *along = fact.stride
     kept, places = (*window, 1, 1, 1, channels), (*along, 1, 1, 1, across)
+    if (batch, *space) == (1, 1, 1):  # one product, nothing to add up
+        builder.store(products, replace(buffer.view, shape=kept, stride=places))
+        return builder.stored(buffer)
     sums = replace(buffer, shape=kept, stride=places)
     builder.reduction(products, (2, 3, 4), finish, (sums,))
     return builder.stored(buffer)
