@@ -330,11 +330,32 @@ def after_gradients_inside(x, w, h, seen):
     return y, found
 
 
-def before_retained_gradients_inside(x, w, h, seen):
+def retained_for_gradients_inside(x, w, h, seen):
+    features = (x.detach() * w.detach()).requires_grad_()
+    y = features.sin().t()
+    unused = features.cos()
+    y.retain_grad()
+    unused.retain_grad()
+    (y * y).sum().backward(retain_graph=True)
+    first = y.grad
+    seen.append(unused.grad)
+    y.exp().sum().backward()
+    return first, y.grad, features.grad, (y.grad * x).sum()
+
+
+def retained_beside_a_nested_hook(x, w, h, seen):
+    y = x.detach().requires_grad_() * 2
+    y.register_hook(lambda gradient: gradient * 3)
+    y.retain_grad()
+    y.sin().sum().backward()
+    return y.grad, w * 2
+
+
+def retained_for_gradients_inside_and_out(x, w, h, seen):
     y = x * w
     y.retain_grad()
     y.sin().sum().backward(retain_graph=True)
-    return y * 2, y.grad
+    return y * 2, y.grad.clone(), y
 
 
 def in_a_checkpoint(x, w, h, seen):
@@ -370,13 +391,15 @@ WHOLE = [
     *(handed_out, bound_again, bound_in_a_loop, bound_in_the_hook, of_a_global, telling, deciding),
     *(many_that_tell, of_objects, beside_one_in_the_graph, both_on_one, written_before),
     *(written_before_and_after, retained, retained_beside_hooks, retained_and_written),
+    retained_for_gradients_inside,
     *(after_gradients_inside, in_autocast, of_two_results),
 ]
 BROKEN = [
     (of_an_argument_view_that_is_written, "is written"),
     (before_a_break, "needs a tensor's value"),
     (before_gradients_inside, "after a tensor hook was registered"),
-    (before_retained_gradients_inside, "after a tensor hook was registered"),
+    (retained_beside_a_nested_hook, "behind a hook"),
+    (retained_for_gradients_inside_and_out, "gradients are computed in the same call"),
     (in_a_checkpoint, "checkpointed"),
 ]
 

@@ -161,7 +161,7 @@ def _tensor(machine: Machine, owner: Any, name: str) -> Any:
             return wrap(session, extra[name], AttributeSource(source, name))
     elif name == "__class__":
         return torch.Tensor
-    elif name == "grad" and owner.is_leaf:
+    elif name == "grad" and (owner.is_leaf or owner.retains_grad):
         return None
     if class_attribute(torch.Tensor, name) is MISSING:
         raise AttributeError(f"'Tensor' object has no attribute '{name}'")

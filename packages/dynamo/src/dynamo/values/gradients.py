@@ -19,6 +19,8 @@ from dynamo.values.rules import rule
 from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dynamo.machine.interpreter import Machine
 
 _GRAD = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs",
@@ -123,7 +125,8 @@ def _function(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 
 
 def _run_backward(machine: Machine, given: dict[str, Any], what: str) -> None:
-    _require_none_late(machine, what)
+    retained = [] if given.get("inputs") else _retained(machine)
+    _require_none_late(machine, what, retained)
     recorder = machine.session.recorder
     tensors = _several(machine, given["tensors"], what)
     weights = _weights(machine, given.get("grad_tensors"), what)
@@ -148,10 +151,13 @@ def _run_backward(machine: Machine, given: dict[str, Any], what: str) -> None:
         options["grad_outputs"] = weights
     if not leaves:
         raise _stop("a backward pass reaches no leaf")  # eager says what it thinks of that
-    found = recorder.record(torch.autograd.grad, (tensors, leaves), options)
-    for leaf, gradient in zip(leaves, found, strict=True):
+    found = recorder.record(torch.autograd.grad, (tensors, [*leaves, *retained]), options)
+    for leaf, gradient in zip(leaves, found, strict=False):
         if gradient is not None:
             _add(machine, leaf, gradient, create=options["create_graph"])
+    for tensor, gradient in zip(retained, found[len(leaves) :], strict=True):
+        if gradient is not None:
+            _keep(machine, tensor, gradient)
 
 
 def _add(machine: Machine, leaf: Any, gradient: Any, *, create: bool) -> None:
@@ -175,9 +181,35 @@ def _add(machine: Machine, leaf: Any, gradient: Any, *, create: bool) -> None:
     gradients.assign_gradient(recorder, session, leaf, new)
 
 
-def _require_none_late(machine: Machine, what: str) -> None:
+def _retained(machine: Machine) -> list[Any]:
+    """The tensors made in the call that keep their gradients."""
+    recorder = machine.session.recorder
+    kept = [late.tensor for late in recorder.late if late.hook is None]
+    if any(id(tensor) in recorder.hooked for tensor in kept):
+        raise _stop(
+            "a tensor keeps its gradient behind a hook"
+        )  # asked for it, autograd gives the one before
+    return list({id(one): one for one in kept if not recorder.is_input(one)}.values())
+
+
+def _keep(machine: Machine, tensor: Any, gradient: Any) -> None:
+    """What autograd does with the gradient of a tensor that keeps it."""
+    session = machine.session
+    recorder = session.recorder
+    before = recorder.tensor_attributes.get(id(tensor), {}).get("grad")
+    if before is None:
+        layout = {"memory_format": torch.contiguous_format}
+        new = recorder.record(torch.clone, (gradient,), layout)
+    else:
+        new = recorder.record(torch.add, (before, gradient), {})
+    gradients.assign_gradient(recorder, session, tensor, new)
+
+
+def _require_none_late(machine: Machine, what: str, dealt_with: Sequence[Any] = ()) -> None:
     """Hooks of tensors that the call has registered get their place when it is over: too late for its own gradients."""
-    if any(not late.removed for late in machine.session.recorder.late):
+    live = [late for late in machine.session.recorder.late if not late.removed]
+    known = {id(tensor) for tensor in dealt_with}
+    if any(late.hook is not None or id(late.tensor) not in known for late in live):
         raise _stop(f"{what} is called after a tensor hook was registered")
 
 
