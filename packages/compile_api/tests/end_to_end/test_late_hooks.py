@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 
 import compile_api
 
@@ -32,3 +33,35 @@ def test_broken(function, reason):
     compiled = compile_api.compile(function, options={"strict": True})
     for seed in range(2):
         assert_alike(left(compiled, seed), left(function, seed))
+
+
+def test_sizes_that_vary():
+    """Of a graph in stages and of one that is not."""
+
+    def staged(x, w, seen):
+        y = x @ w
+        y.register_hook(lambda gradient: seen.append(gradient.shape[0]))
+        x.register_hook(lambda gradient: gradient * y.shape[0])
+        z = y.sin()
+        z.retain_grad()
+        return z
+
+    def of_a_result(x, w, seen):
+        y = x @ w
+        y.register_hook(lambda gradient: seen.append(gradient.shape[0]) or gradient * y.detach())
+        return y
+
+    compile_api.reset()
+    for function in (staged, of_a_result):
+        compiled, before = whole(function), compile_api.graph_count()
+        for rows in (3, 5, 7, 4):
+            found = []
+            for one in (function, compiled):
+                torch.manual_seed(rows)
+                x, w = (torch.randn(n, 6, requires_grad=True) for n in (rows, 6))
+                seen = []
+                z = one(x, w, seen)
+                z.sum().backward()
+                found.append([x.grad, w.grad, z.grad if z.retains_grad else None, seen])
+            assert_alike(*reversed(found))
+        assert compile_api.graph_count() - before <= 4
