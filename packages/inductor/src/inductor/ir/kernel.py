@@ -93,6 +93,7 @@ class Decisions:
         wide_index: some buffer has 2**31 elements or more (or may have).
         streamed: results that a processor writes past its caches, each with the bytes from which on; 0: they are known
             to be so large.
+        places: at how many places in turn a processor's only loop reads on.
     """
 
     parallel: int
@@ -103,6 +104,7 @@ class Decisions:
     bytes: Size
     wide_index: bool
     streamed: tuple[tuple[str, int], ...] = ()
+    places: int = 1
 
 
 @dataclass(frozen=True)

@@ -193,6 +193,8 @@ def kernel_text(kernel: Kernel) -> str:
         f"{buffer} past the caches" + (f" from {least} bytes on" if least else "")
         for buffer, least in decisions.streamed
     )
+    if decisions.places > 1:
+        how.append(f"at {decisions.places} places in turn")
     lines.append("  " + ", ".join(how))
     text = "\n".join(lines) + "\n" + body_text(kernel.body)
     if kernel.ending is None:

@@ -20,6 +20,7 @@ from inductor.schedule.memory import plan_memory, with_reuses
 from inductor.schedule.merge import merge
 from inductor.schedule.one_hot import shorten_one_hot_sums
 from inductor.schedule.order import order_for_memory
+from inductor.schedule.places import with_places
 from inductor.schedule.row_lists import sum_scattered_rows
 from inductor.schedule.scatter_sums import scatter_into_sums
 from inductor.schedule.simplify import simplify_loops
@@ -72,7 +73,7 @@ def build(
     memory = plan_memory(graph, steps, in_place)
     final = tuple(with_reuses(step, memory) for step in steps)
     if not for_gpu:
-        final = with_streams(final)
+        final = with_places(graph, with_streams(final))
     return Program(graph, Schedule(final, tuple(fusion.notes)), memory, card)
 
 

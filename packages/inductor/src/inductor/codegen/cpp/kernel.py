@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from inductor.codegen.cpp.entry import STRIP
 from inductor.codegen.cpp.sweeps import SweepPrinter
 from primtorch.symbolic import substitute
 
@@ -106,6 +107,10 @@ class _KernelPrinter(SweepPrinter):
         rest = self.strips(within, last, start, stop, extent)
         if rest is None:
             return
+        places = self.kernel.decisions.places
+        if places > 1 and rest == start == "begin":
+            self._in_turn(within, last, places)
+            return
         start = rest
         if self.kernel.decisions.vector is not None and self.may_vectorise(within, last):
             self.line("#pragma omp simd" + self._bad_clause(within))
@@ -113,6 +118,21 @@ class _KernelPrinter(SweepPrinter):
         with self.block_of(f"for (i64 {name} = {start}; {name} < {stop}; {name}++)"):
             for position in within:
                 self.emit(position)
+
+    def _in_turn(self, positions: list[int], last: Symbol, places: int) -> None:
+        """The thread's points in strips, one at each of several places in turn."""
+        self.line(
+            f"const i64 part = (end - begin + {places * STRIP - 1}) / {places * STRIP} * {STRIP};"
+        )
+        with self.block_of(f"for (i64 b = 0; b < part / {STRIP} * {places}; b++)"):
+            self.line(f"const i64 at = begin + b % {places} * part + b / {places} * {STRIP};")
+            self.line(f"const i64 most = ci_minimum<i64>(at + {STRIP}, end);")
+            if self.may_vectorise(positions, last):
+                self.line("#pragma omp simd" + self._bad_clause(positions))
+            name = self.names[last]
+            with self.block_of(f"for (i64 {name} = at; {name} < most; {name}++)"):
+                for position in positions:
+                    self.emit(position)
 
     def _turned_copy(self) -> None:
         """A share of a transposition's rows at once."""

@@ -444,6 +444,9 @@ class SweepPrinter(StripPrinter):
         `ahead`: what comes next is fetched meanwhile.
         """
         wide = {p: replace(a, name=f"{a.name}l") for p, a in active.items()}
+        places = self.kernel.decisions.places
+        if places > 1 and base == "c":
+            self.line(f"const i64 part = (end - begin) / {4 * _CHUNK} * {4 * _CHUNK // places};")
         self.line(f"const i64 q = {length} / {_WIDE} * {_WIDE};")
         for accumulator in wide.values():
             for text in accumulator.declare_lanes(_WIDE):
@@ -451,7 +454,12 @@ class SweepPrinter(StripPrinter):
         variable = self.inner[-1]
         name = self.names[variable]
         with self.block_of(f"for (i64 b = 0; b < q; b += {_WIDE})"):
-            self.line(f"const i64 at = {base} + b;")
+            if places > 1 and base == "c":  # whole chunks take their points from all places
+                run = f"begin + b / {_WIDE} % {places} * part + (c - begin) / {places}"
+                turn = f"{run} + b / {_WIDE * places} * {_WIDE}"
+                self.line(f"const i64 at = m == {4 * _CHUNK}l ? {turn} : c + b;")
+            else:
+                self.line(f"const i64 at = {base} + b;")
             self._at_strip(variable, "at")
             if ahead:
                 self._fetch(positions)
