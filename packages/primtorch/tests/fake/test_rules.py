@@ -33,14 +33,18 @@ KNOWN_WRONG = {
 NAMES = sorted({info.name for info in op_db})
 
 
-@pytest.mark.parametrize("layout", ["plain", "reversed", "channels_last", "sliced", "swapped"])
-def test_shard_of_the_operator_database(layout: str) -> None:
-    order = ["plain", "reversed", "channels_last", "sliced", "swapped"].index(layout)
+LAYOUTS = ["plain", "reversed", "channels_last", "sliced", "swapped"]
+
+
+@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_shard_of_the_operator_database(layout: str, half: int) -> None:
     comparison = database.Comparison()
-    database.sweep(comparison, NAMES[order::25], 2, backward=True, layout=layout)
+    names = NAMES[LAYOUTS.index(layout) :: 25][half::2]
+    database.sweep(comparison, names, 2, backward=True, layout=layout)
     wrong = {name: found for name, found in comparison.wrong.items() if name not in KNOWN_WRONG}
     assert wrong == {}
-    assert sum(comparison.right.values()) > 300
+    assert sum(comparison.right.values()) > 100
 
 
 @pytest.mark.parametrize("layout", ["plain", "channels_last"])
