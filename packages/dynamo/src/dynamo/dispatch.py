@@ -26,6 +26,7 @@ from dynamo.emit.resume import Resume
 from dynamo.errors import DynamoError, InternalError, OwnFault, RecompileRefused, SkipFrame
 from dynamo.frames import NestedFrames
 from dynamo.graph.sizes import History
+from dynamo.stored.codes import in_one_form
 
 if TYPE_CHECKING:
     import types
@@ -182,6 +183,7 @@ class Compiler:
         self.skipped: dict[CodeType, str] = {}
         self.history: dict[CodeType, History] = {}
         self._resumes: dict[Any, Resume] = {}
+        self._resumes_by_code: dict[tuple[CodeType, int], Resume] = {}
         self._regions: dict[CodeType, bool | None] = {}  # what `error_on_graph_break` says there
         self._worth: dict[CodeType, Worth] = {}
         self._mistaken: set[CodeType] = set()
@@ -234,8 +236,22 @@ class Compiler:
         """The resume function of a place in a code object, the same each time."""
         found = self._resumes.get((key, id(names)))
         if found is None:
-            found = self._resumes[(key, id(names))] = Resume(code, names, self.cache(code))
+            found = self._equal_resume(code, names)
+            self._resumes[(key, id(names))] = found
         return found
+
+    def _equal_resume(self, code: CodeType, names: dict[str, Any]) -> Resume:
+        """A restored entry and a capture go on through the same function: its entries and history are one."""
+        if self.shelf is None:
+            return Resume(code, names, self.cache(code))
+        key = in_one_form(code), id(names)
+        try:
+            same = self._resumes_by_code.get(key)
+        except TypeError:  # a constant of it has no hash
+            return Resume(code, names, self.cache(code))
+        if same is None:
+            same = self._resumes_by_code[key] = Resume(code, names, self.cache(code))
+        return same
 
     def miss(self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]) -> Any:
         """Capture the call and run it; eagerly where that is not possible."""

@@ -7,6 +7,7 @@ again. Invariant: the code that is read equals the code that was written.
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import TYPE_CHECKING, Any
 
 from dynamo.bytecode import Header, Instruction, assemble, decode, header_of
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-__all__ = ["read_code", "write_code"]
+__all__ = ["in_one_form", "read_code", "write_code"]
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Header))
 
@@ -72,3 +73,13 @@ def read_code(data: Any, value: Callable[[Any], Any]) -> CodeType:
         if handler >= 0:
             instruction.handler = handlers[handler]
     return assemble(instructions, Header(*map(value, fields)))
+
+
+def in_one_form(code: CodeType) -> CodeType:
+    """The same for code as Python compiled it and as it comes back from disk: to compare, not to run."""
+    instructions = decode(code)
+    for instruction in instructions:
+        if isinstance(instruction.argval, types.CodeType):
+            instruction.argval = in_one_form(instruction.argval)
+    header = dataclasses.replace(header_of(code), constants=(), names=())
+    return assemble(instructions, header)
