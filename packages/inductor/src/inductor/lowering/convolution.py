@@ -17,7 +17,8 @@ from inductor.lowering.depthwise import sums_itself, weight_gradient
 from inductor.lowering.few_pixels import gradients, over_few_pixels, product_of_pixels
 from inductor.lowering.layouts import channels_last, in_layout, wants_channels_last
 from inductor.lowering.pointwise import elementwise
-from inductor.lowering.registry import LOWERINGS, VENDOR, lowers
+from inductor.lowering.registry import LOWERINGS, lowers
+from inductor.lowering.vendor import CONVOLUTIONS
 
 if TYPE_CHECKING:
     from inductor.ir.operations import Size
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from inductor.lowering.values import Value
 
 aten = torch.ops.aten
-_REASON = VENDOR.pop(aten.convolution.default)
-del VENDOR[aten.convolution_backward.default]
 
 
 def _laid_out(builder: Builder, *images: Value, turned: bool) -> tuple[Value, ...]:
@@ -77,7 +76,7 @@ def convolution(builder: Builder, x: Value, weight: Value, bias: Value | None, *
             fact = builder.fact = replace(fact, stride=channels_last(fact.shape))
     inside = None if builder.on_gpu(fact.device) else bias
     result = builder.call(
-        "vendor", aten.convolution.default, (x, weight, inside, *rest), {}, _REASON
+        "vendor", aten.convolution.default, (x, weight, inside, *rest), {}, CONVOLUTIONS
     )
     if bias is None or inside is not None:
         return result
@@ -131,6 +130,10 @@ def convolution_backward(builder: Builder, grad: Value, x: Value, weight: Value,
         return tuple(own)
     builder.fact = tuple(facts)
     made = builder.call(
-        "vendor", aten.convolution_backward.default, (grad, x, weight, *settings, left), {}, _REASON
+        "vendor",
+        aten.convolution_backward.default,
+        (grad, x, weight, *settings, left),
+        {},
+        CONVOLUTIONS,
     )
     return tuple(theirs if mine is None else mine for theirs, mine in zip(made, own, strict=True))

@@ -16,7 +16,8 @@ from inductor.ir.operations import value_dtype
 from inductor.lowering.builder import FREE_OPERATIONS, TensorFact
 from inductor.lowering.pointwise import cost
 from inductor.lowering.pooling import LARGEST_WINDOW, spread_over, window_mask
-from inductor.lowering.registry import VENDOR, lowers
+from inductor.lowering.registry import lowers
+from inductor.lowering.vendor import POOLING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from inductor.lowering.values import Coordinates, Value
 
 aten = torch.ops.aten
-_REASON = VENDOR.pop(aten.max_pool2d_with_indices.default)
 
 
 @lowers(aten.max_pool2d_with_indices.default)
@@ -54,7 +54,7 @@ def max_pool(
     small = window[0] * window[1] <= LARGEST_WINDOW and len(sizes) == 2
     if not builder.on_gpu(x.device) or not small or not x.dtype.is_floating_point:
         args = (x, kernel_size, stride, padding, dilation, ceil_mode)
-        return builder.call("vendor", aten.max_pool2d_with_indices.default, args, {}, _REASON)
+        return builder.call("vendor", aten.max_pool2d_with_indices.default, args, {}, POOLING)
     if not x.stored and x.operations > FREE_OPERATIONS:
         builder.realize(x)
     wide = value_dtype(x.dtype)
@@ -123,7 +123,6 @@ def max_pool(
 
 
 _BACKWARD = aten.max_pool2d_with_indices_backward.default
-_BACKWARD_REASON = VENDOR.pop(_BACKWARD)
 
 
 @lowers(_BACKWARD)
@@ -156,7 +155,7 @@ def max_pool_backward(
     )
     if not simple or not builder.on_gpu(grad.device):
         args = (grad, x, kernel_size, stride, padding, dilation, ceil_mode, indices)
-        return builder.call("vendor", _BACKWARD, args, {}, _BACKWARD_REASON)
+        return builder.call("vendor", _BACKWARD, args, {}, POOLING)
     for operand in (grad, indices):
         if not operand.stored and (operand is indices or operand.operations > FREE_OPERATIONS):
             builder.realize(operand)

@@ -16,7 +16,8 @@ from inductor.errors import UnsupportedOperationError
 from inductor.ir.operations import Size, value_dtype
 from inductor.lowering.builder import FREE_OPERATIONS
 from inductor.lowering.pointwise import cost
-from inductor.lowering.registry import VENDOR, lowers
+from inductor.lowering.registry import lowers
+from inductor.lowering.vendor import POOLING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,7 +162,6 @@ def _range(value: Size) -> tuple[int | None, int | None]:
 
 
 _BACKWARD = aten.avg_pool2d_backward.default
-_BACKWARD_REASON = VENDOR.pop(_BACKWARD)
 
 
 @lowers(_BACKWARD)
@@ -195,7 +195,7 @@ def average_pool_backward(
             count_include_pad,
             divisor_override,
         )
-        return builder.call("vendor", _BACKWARD, args, {}, _BACKWARD_REASON)
+        return builder.call("vendor", _BACKWARD, args, {}, POOLING)
     if not grad.stored and grad.operations > FREE_OPERATIONS:
         builder.realize(grad)
     wide = value_dtype(grad.dtype)

@@ -23,8 +23,9 @@ from inductor.ir.nodes import View
 from inductor.lowering.builder import ROW_ALIGNMENT, TensorFact
 from inductor.lowering.linear import linear, prefers_linear
 from inductor.lowering.pointwise import elementwise
-from inductor.lowering.registry import VENDOR, lowers
+from inductor.lowering.registry import lowers
 from inductor.lowering.values import Value
+from inductor.lowering.vendor import PRODUCTS
 
 if TYPE_CHECKING:
     from inductor.ir.operations import Size
@@ -44,8 +45,6 @@ _ROW_STEP = 8
 """Of parts below `PART_ROWS`: the rows behind them begin at 16 bytes."""
 _SLACK = 64
 """Elements that aligning a part inside the result may take."""
-_REASON = VENDOR.pop(aten.addmm.default)
-del VENDOR[aten.mm.default]
 
 
 @lowers(aten.mm.default)
@@ -71,7 +70,7 @@ def _product(builder: Builder, left: Value, right: Value, bias: Value | None) ->
     if tall != rows and not _has_room(builder, first, (1, tall), tall):
         tall = rows  # no memory behind the last row that could be read
     if (tall, wide, deep) == (rows, columns, depth):
-        return builder.call("vendor", aten.mm.default, (left, right), {}, _REASON)
+        return builder.call("vendor", aten.mm.default, (left, right), {}, PRODUCTS)
     if deep != depth:
         first = _deepened(builder, left, deep)
         tall = rows
@@ -117,7 +116,7 @@ def _window_of_product(
     """The part that `fact` describes of a product whose operands were enlarged, from a column on."""
     wide = second.shape[1]
     builder.fact = replace(fact, shape=(first.shape[0], wide), stride=(wide, 1))
-    product = builder.call("vendor", aten.mm.default, (first, second), {}, _REASON)
+    product = builder.call("vendor", aten.mm.default, (first, second), {}, PRODUCTS)
     builder.fact = fact
     window = View(product.view.buffer, fact.shape, (wide, 1), begin, fact.dtype)
     return Value(fact.shape, fact.dtype, fact.device, window, stride=window.stride)
@@ -197,7 +196,7 @@ def _in_parts(
         builder.fact = part
         source = operand(padded, rows - padded, second.shape[0])
         straight = builder.call(
-            "vendor", aten.mm.default, (source, second), {}, _REASON, aligned=False
+            "vendor", aten.mm.default, (source, second), {}, PRODUCTS, aligned=False
         )
         put(straight, padded, 0, columns)
     builder.fact = fact
@@ -224,7 +223,7 @@ def addmm(builder: Builder, bias: Value, left: Value, right: Value, **scales: An
         for extent in (fact.shape[1], left.shape[1])
     )
     if not plain or fits:
-        return builder.call("vendor", aten.addmm.default, (bias, left, right), scales, _REASON)
+        return builder.call("vendor", aten.addmm.default, (bias, left, right), scales, PRODUCTS)
     return _product(builder, left, right, bias)
 
 

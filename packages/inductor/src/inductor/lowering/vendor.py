@@ -1,6 +1,7 @@
 """The operators that are left to the library, each group with its reason.
 
-Everything else that has no lowering is a fallback.
+What has a lowering that leaves some calls to the library is not listed here, but gives the same reason. Everything else
+that has no lowering is a fallback.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from inductor.lowering.registry import vendor
 from primtorch import ATTENTION_KERNELS
 
 aten = torch.ops.aten
+PRODUCTS = "matrix products run at the machine's peak in the library"
+CONVOLUTIONS = "convolutions run at the machine's peak in the library"
+POOLING = "window kernels with indices are tuned per layout in the library"
 
 
 def _named(*names: str) -> list[Any]:
@@ -27,11 +31,9 @@ def _named(*names: str) -> list[Any]:
 
 
 vendor(
-    "matrix products run at the machine's peak in the library",
+    PRODUCTS,
     *_named(
-        "mm",
         "bmm",
-        "addmm",
         "baddbmm",
         "addmv",
         "mv",
@@ -43,10 +45,7 @@ vendor(
         "linear",
     ),
 )
-vendor(
-    "convolutions run at the machine's peak in the library",
-    *_named("convolution", "convolution_backward", "_convolution"),
-)
+vendor(CONVOLUTIONS, *_named("_convolution"))
 vendor(
     "fused attention never writes the score matrix",
     *ATTENTION_KERNELS,
@@ -70,13 +69,10 @@ vendor(
     ),
 )
 vendor(
-    "window kernels with indices are tuned per layout in the library",
+    POOLING,
     *_named(
-        "max_pool2d_with_indices",
-        "max_pool2d_with_indices_backward",
         "max_pool3d_with_indices",
         "max_pool3d_with_indices_backward",
-        "avg_pool2d_backward",
         "avg_pool3d_backward",
         "_adaptive_avg_pool2d",
         "_adaptive_avg_pool2d_backward",
