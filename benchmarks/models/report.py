@@ -55,10 +55,14 @@ def joined() -> list[Row]:
 
 
 def _beside(row: Row) -> Row:
-    """What a row with torch.compile says of it; ours' first call on that machine beside it."""
+    """What a row with torch.compile says of it; ours' first call and eager's peak of that run beside it."""
     found: Row = {"peer": row.get(PEER, {})}
     if row.get("cold_cpu_s") and found["peer"]:
-        found["peer"] = {**found["peer"], "ours_cold_cpu_s": row["cold_cpu_s"]}
+        found["peer"] = {
+            **found["peer"],
+            "ours_cold_cpu_s": row["cold_cpu_s"],
+            "eager_peak_bytes": row.get("eager_peak_bytes"),
+        }
     return {**found, **{key: value for key, value in row.items() if key.startswith("torch ")}}
 
 
@@ -75,6 +79,12 @@ def _parts(rows: list[Row], phase: str) -> list[tuple[str, Row]]:
 
 def _memory(part: Row) -> float | None:
     return part["peak_bytes"] / part["eager_peak_bytes"] if part.get("eager_peak_bytes") else None
+
+
+def _peers_memory(part: Row) -> float | None:
+    """torch.compile's peak over eager's of the same run."""
+    theirs, eager = part["peer"].get("peak_bytes"), part["peer"].get("eager_peak_bytes")
+    return theirs / eager if theirs and eager else None
 
 
 def _left_alone(part: Row) -> bool:
@@ -158,7 +168,9 @@ def _losses(rows: list[Row]) -> list[str]:
             if memory and memory > LARGER:
                 more = (part["peak_bytes"] - part["eager_peak_bytes"]) / 1e6
                 why = next((why for kind, why in MORE_MEMORY.items() if kind in name), "")
-                larger.append((-memory, [name, phase, f"{memory:.2f}", f"{more:.2f}", why]))
+                theirs = _peers_memory(part)
+                beside = f"{theirs:.2f}" if theirs else "-"
+                larger.append((-memory, [name, phase, f"{memory:.2f}", beside, f"{more:.2f}", why]))
             if cold and cold < 1:
                 colder.append((cold, [name, phase, f"{cold:.2f}"]))
     lines = ["## What is lost", "", *_right(rows)]
@@ -169,7 +181,7 @@ def _losses(rows: list[Row]) -> list[str]:
         (
             f"Higher peak memory than eager by more than {LARGER - 1:.0%}",
             larger,
-            ["ours / eager", "MB more", "because"],
+            ["ours / eager", "torch.compile / eager", "MB more", "because"],
         ),
     ):
         lines += [f"{title}: {len(found) or 'none'}.", ""]
@@ -177,7 +189,26 @@ def _losses(rows: list[Row]) -> list[str]:
         lines += (
             [*table(["model", "phase", *what], [cells for _, cells in found]), ""] if found else []
         )
-    return lines + _missing(rows)
+    return [*lines, *_margins(rows), *_missing(rows)]
+
+
+def _margins(rows: list[Row]) -> list[str]:
+    """How near the losses the rest comes: first calls and torch.compile's peaks."""
+    lines = []
+    for phase in PHASES:
+        parts = _parts(rows, phase)
+        colder = sorted((cold, name) for name, part in parts if (cold := _colder(part)))
+        peaks = [theirs for _, part in parts if (theirs := _peers_memory(part))]
+        above = sum(theirs > LARGER for theirs in peaks)
+        nearest = ", ".join(f"{name} {cold:.1f}" for cold, name in colder[:3]) or "none"
+        lines += [
+            f"- {phase}, least of torch.compile's first calls over ours: {nearest}",
+            (
+                f"- {phase}, torch.compile's peak memory above eager's by more than {LARGER - 1:.0%}: {above} of"
+                f" {len(peaks)} models, {max(peaks, default=0):.2f} at most"
+            ),
+        ]
+    return ["Beside these losses:", "", *lines, ""]
 
 
 def _names(names: list[str], of: int) -> str:
@@ -205,7 +236,10 @@ def _missing(rows: list[Row]) -> list[str]:
         lines += [
             f"- {phase}, steady time and memory beside eager's, {_names(unseen, len(parts))}",
             f"- {phase}, torch.compile, {_names(unknown, len(parts))}",
-            f"- {phase}, run eagerly by torch.compile, so that it has no first call, {_names(alone, len(parts))}",
+            (
+                f"- {phase}, run eagerly by torch.compile, so that its first call compiles nothing and is the shorter,"
+                f" {_names(alone, len(parts))}"
+            ),
             f"- {phase}, torch.compile left before its first call was done, {_names(over, len(parts))}",
         ]
     swept = [row["name"] for row in rows if "dynamic" not in row]
