@@ -173,6 +173,48 @@ def linear(call, x, weight):
     return [call(aten.relu.default, call(aten.mm.default, x, weight))]
 
 
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize(
+    ("rows", "columns", "bias"),
+    [
+        (4, 50257, False),
+        (512, 30522, True),
+        (4096, 50257, False),
+        (4096, 30522, True),
+        (1000, 5003, True),
+    ],
+)
+def test_logits_take_no_memory_beside_themselves(rows, columns, bias, graphs):
+    """Their parts lie inside them, where nothing is written yet, and in spent rows of the operand."""
+    half = {"dtype": torch.bfloat16, "device": "cuda"}
+    tokens, weight = torch.randn(rows, 768, **half), torch.randn(columns, 768, **half) / 28
+    added = torch.randn(columns, **half)
+
+    def logits(call, x, w, b):
+        x, w = call(aten.neg.default, x), call(aten.t.default, w)
+        made = call(aten.addmm.default, b, x, w) if bias else call(aten.mm.default, x, w)
+        return (made,)
+
+    options = InductorOptions(strict=True, verify=True, cuda_graphs=graphs)
+    run, (expected,) = compiled(logits, tokens, weight, added, options=options)
+    for _ in range(3):
+        (made,) = run([tokens, weight, added])
+        torch.testing.assert_close(made, expected, rtol=2e-2, atol=2e-2)
+        assert made.stride() == expected.stride()
+        torch.full((1 << 28,), float("nan"), device="cuda")  # what comes next from the allocator
+    if graphs:
+        return
+    del made
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    made = run([tokens, weight, added])
+    torch.cuda.synchronize()
+    assert len(made) == 1
+    own = (rows * columns + rows * 768) * 2
+    assert torch.cuda.max_memory_allocated() - before <= 1.02 * own + (2 << 20)
+
+
 def test_a_replay_reads_new_inputs_and_leaves_earlier_results_alone():
     weight = torch.randn(64, 32, device="cuda")
     first = torch.randn(16, 64, device="cuda")

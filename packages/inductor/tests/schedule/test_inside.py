@@ -26,8 +26,9 @@ def buffers(**rows):
     return found
 
 
-def product(name):
-    left, right = View("a", (4, 8), (8, 1), 0, BF16), View("b", (8, 104), (1, 8), 0, BF16)
+def product(name, row=0):
+    left = View("a", (4, 8), (8, 1), 8 * row, BF16)
+    right = View("b", (8, 104), (1, 8), 0, BF16)
     return OperatorCall(
         name, "vendor", torch.ops.aten.mm.default, (left, right), {}, (name,), "fast"
     )
@@ -50,9 +51,9 @@ class _Graph:
     outputs = (View("result", (ROWS, COLUMNS), (COLUMNS, 1), 0, BF16),)
 
 
-def found(known, steps):
+def found(known, steps, own=()):
     first, last = lifetimes(_Graph, steps)
-    return inside.made_inside(known, steps, {"result"}, first, last)
+    return inside.made_inside(known, steps, {"result"}, first, last, own)
 
 
 def test_parts_at_the_end_and_the_last_rows_where_they_stay():
@@ -99,3 +100,15 @@ def test_not_where_a_second_kernel_reads_the_product():
     known = buffers(p1=8)
     steps = [product("p1"), copy(known, "p1", 0, count=4), copy(known, "p1", 4)]
     assert not found(known, steps)
+
+
+def test_in_rows_of_an_operand_that_nobody_reads_any_more():
+    known = buffers(q1=20, p2=4)
+    known["a"] = Buffer("a", (60, 8), (8, 1), BF16, CPU)
+    steps = [product("q1"), copy(known, "q1", 0), product("p2", row=56), copy(known, "p2", 20)]
+    places = found(known, steps, {"a"})
+    assert (places["p2"].host, places["p2"].offset) == ("a", 0)
+    assert not found(known, [*steps, product("q1")], {"a"}), "read again"
+    assert not found(known, steps, ()), "not ours to write over"
+    steps[2] = product("p2", row=50)
+    assert not found(known, steps, {"a"}), "too few rows before those that are read"

@@ -1,9 +1,10 @@
 """Products that are made in memory of the result they are copied into, so that the two never stand beside each other.
 
-Comes in: steps, with the buffers that a vendor's product makes and the results that leave the graph. Goes out: for each
-product that may lie there the result and the offset, in bytes. A product with padded rows lies at the result's end,
-which nothing has written yet when the kernel reads it; one with the result's own rows lies where its kernel stores it,
-element by element. Invariant: until its last reader is done nothing else writes where a product lies.
+Comes in: steps, with the buffers that a vendor's product makes, the results that leave the graph and kernels' tensors
+of their own. Goes out: for each product that may lie in one of those which, and the offset, in bytes. A product with
+padded rows lies at the result's end, which nothing has written yet when the kernel reads it; one with the result's own
+rows lies where its kernel stores it, element by element; one that fits into neither, in rows of its left operand that
+lie before those it reads. Invariant: until its last reader is done nothing else writes or reads where a product lies.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def made_inside(
     hosts: Collection[str],
     first: Mapping[str, int],
     last: Mapping[str, int],
+    own: Collection[str] = (),
 ) -> dict[str, Inside]:
-    """The products that lie inside one of the results `hosts`."""
+    """The products that lie inside one of the results `hosts`, or inside one of `own`, an operand."""
     found: dict[str, Inside] = {}
     for begin, step in enumerate(steps):
         if not isinstance(step, OperatorCall) or step.operator not in PRODUCTS:
@@ -73,13 +75,43 @@ def made_inside(
             continue
         if any(name in other.reads for other in steps[begin + 1 : last[name]]):
             continue
-        for host in sorted(reader.body.writes & set(hosts)):
-            place = _place(buffers, steps, (name, host), begin, last[name])
-            if place is None or any(place.meets(other) for other in found.values()):
-                continue
-            found[name] = place
-            break
+        span = begin, last[name]
+        written = sorted(reader.body.writes & set(hosts))
+        places = [_place(buffers, steps, (name, host), *span) for host in written]
+        if written:
+            spent = {view.buffer for view in step.views()} & set(own)
+            places += [_spent(buffers, step, steps, (name, host), *span) for host in sorted(spent)]
+        for place in places:
+            if place is not None and not any(place.meets(other) for other in found.values()):
+                found[name] = place
+                break
     return found
+
+
+def _spent(
+    buffers: Mapping[str, Buffer],
+    maker: OperatorCall,
+    steps: Sequence[Step],
+    names: tuple[str, str],
+    begin: int,
+    end: int,
+) -> Inside | None:
+    """The beginning of an operand, where nobody reads it any more: the product reads what lies behind."""
+    guest, host = names
+    size = _bytes(buffers[guest])
+    reads = [view for view in maker.views() if view.buffer == host]
+    dtypes = {view.dtype for view in reads} | {buffers[host].dtype}
+    if size is None or len(dtypes) > 1 or buffers[guest].device != buffers[host].device:
+        return None
+    if any(host in step.reads or host in step.writes for step in steps[begin + 1 :]):
+        return None
+    strides = [number for view in reads for number in view.stride]
+    offsets = [view.offset for view in reads if isinstance(view.offset, int)]
+    if len(offsets) < len(reads) or not all(isinstance(n, int) and n >= 0 for n in strides):
+        return None
+    if min(offsets) * buffers[host].dtype.itemsize < size:
+        return None
+    return Inside(host, 0, size, begin, end)
 
 
 def _bytes(buffer: Buffer) -> int | None:

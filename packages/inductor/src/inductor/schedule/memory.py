@@ -83,13 +83,17 @@ def _with_guests(
     steps: Sequence[Step],
     owners: _Owners,
     first: dict[str, int],
-    last: Mapping[str, int],
+    last: dict[str, int],
 ) -> _Owners:
-    """The owners where products lie inside results, which are there (`first`) as soon as the products are."""
-    inside = made_inside(graph.buffers, steps, owners.outputs, first, last)
+    """The owners where products lie inside results, which are there (`first`) as soon as the products are.
+
+    An operand that a product lies in is kept (`last`) until the product was read.
+    """
+    inside = made_inside(graph.buffers, steps, owners.outputs, first, last, owners.own)
     hosts = frozenset(place.host for place in inside.values())
     for place in inside.values():
         first[place.host] = min(first[place.host], place.begin)
+        last[place.host] = max(last[place.host], place.end)
     fixed = {name: Place("inside", place.offset, of=place.host) for name, place in inside.items()}
     return replace(
         owners,
