@@ -219,6 +219,8 @@ def _survive(backend: Backend, settings: Settings, name: str, *, symbolic: bool)
                 return ranged(compiled, _place_of(graph))
             return compiled  # noqa: TRY300 - what is in the try is what may fail
         except Exception as fault:
+            if _lacks_derivative(fault):
+                return graph.forward  # eager computes it, and raises where a backward reaches it
             failed = _translate(fault, graph, name)
             if settings.facade.strict:
                 if type(fault).__module__ == "builtins":
@@ -230,6 +232,14 @@ def _survive(backend: Backend, settings: Settings, name: str, *, symbolic: bool)
     compile_or_run_eagerly.symbolic = symbolic  # type: ignore[attr-defined]  # a function may carry attributes
     compile_or_run_eagerly.__name__ = name
     return compile_or_run_eagerly
+
+
+def _lacks_derivative(fault: Exception) -> bool:
+    """Whether torch has no formula for the gradient of an operator: no fault of a backend's."""
+    if type(fault) not in (RuntimeError, NotImplementedError):
+        return False
+    said = str(fault)
+    return "derivative for" in said and "is not implemented" in said
 
 
 def _place_of(graph: GraphModule) -> str:
