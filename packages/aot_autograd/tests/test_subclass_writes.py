@@ -52,11 +52,35 @@ def test_what_eager_refuses(graph_runner, function, make):
     assert message
 
 
-def test_a_layout_changed_in_place_is_refused(graph_runner):
-    for grad in (False, True):
-        compiled = aot_autograd.aot_function(lambda x: x.t_() + 1, graph_runner)
-        with pytest.raises(aot_autograd.UnsupportedOperator, match="shape or the make of a Two"):
-            compiled(two(2, 2).requires_grad_(grad) * 1)
+def returned_turned(x):
+    y = x * 2
+    return y.t_()
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("shape", [(2, 2), (2, 3)])
+def test_one_turned_in_place_keeps_its_own_sizes_in_eager(graph_runner, shape, grad):
+    """Its class makes another of the parts: as a result, and as an argument of a later call."""
+    x = two(*shape).requires_grad_(grad) * 1
+    turned = (two(*shape).requires_grad_(grad) * 1).t_()
+    for function, argument in ((returned_turned, x), (torch.sin, turned)):
+        compiled = aot_autograd.aot_function(function, graph_runner)
+        with pytest.raises(aot_autograd.UnsupportedOperator, match="the make of a Two"):
+            compiled(argument)
+
+
+@pytest.mark.parametrize("shape", [(2, 2), (2, 3)])
+def test_turned_in_place(graph_runner, shape):
+    found = []
+    for one in (torch.Tensor.t_, aot_autograd.aot_function(lambda x: x.t_(), graph_runner)):
+        torch.manual_seed(0)
+        x = two(*shape)
+        former = parts(x)
+        assert one(x) is x
+        assert all(part is was for part, was in zip(parts(x), former, strict=True))
+        found.append((*parts(x), x.shape, x.stride(), x._version, x.left._version))
+    torch.testing.assert_close(*found)
+    assert found[0][0].stride() == found[1][0].stride()
 
 
 def test_views_of_one_subclass_are_refused(graph_runner):

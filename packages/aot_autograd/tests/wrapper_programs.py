@@ -68,6 +68,24 @@ def through_a_view_from_before(x):
     return turned, x * 2
 
 
+def turned(x):
+    return x.t_() + 1
+
+
+def turned_and_written(x, y):
+    y.mul_(2)
+    y.transpose_(0, 1)
+    x.t_()
+    x.mul_(y)
+    return x.sin(), y.cos()
+
+
+def turned_without_grad(x, p):
+    with torch.no_grad():
+        x.t_()
+    return x * p, p.sin()
+
+
 def without_grad(x):
     with torch.no_grad():
         x.mul_(2)
@@ -246,6 +264,10 @@ WRITES = [
     (through_a_view, one),
     (through_a_view, a_view),
     (through_a_view_from_before, one),
+    (turned, one),
+    (turned, no_gradients),
+    (turned_and_written, both),
+    (turned_without_grad, constant_beside_plain),
     (without_grad, one),
     (without_grad, leaf),
     (without_grad_then_with, beside_constant),

@@ -28,6 +28,7 @@ __all__ = [
     "changed_in_place",
     "count_up",
     "leaf_of",
+    "require_whole",
     "version_of",
 ]
 
@@ -46,6 +47,7 @@ class Change:
         tangent: The layout of its gradient, where autograd follows it.
         detached: Whether the program cuts it from its history.
         replaced: The parts that the class puts in the place of others: the way to each, by names.
+        turned: The parts that get another geometry in the same memory (`t_`): the way, sizes, strides.
     """
 
     versions: int
@@ -53,6 +55,7 @@ class Change:
     tangent: Layout | None = None
     detached: bool = False
     replaced: tuple[tuple[str, ...], ...] = ()
+    turned: tuple[tuple[tuple[str, ...], tuple[int, ...], tuple[int, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +100,10 @@ def changed_in_place(
         _write_to_a_leaf("view" if arg.grad_fn.name().endswith("CopySlices") else leaf)
     if take_apart(arg, []) != layout or tuple(arg.stride()) != layout.stride:
         raise _remade(layout)
-    replaced = _replaced(before, arg, layout)
+    replaced = _replaced(before, arg)
+    turned = _turned(before, arg, layout)
     detached = before.grad_fn is not None and not arg.requires_grad
-    if not (changed or through_autograd or detached or replaced):
+    if not (changed or through_autograd or detached or replaced or turned):
         return None
     results.extend(part for _, part in replaced)
     histories: list[Any] = []
@@ -111,26 +115,43 @@ def changed_in_place(
             histories = [History.apply(part) for part in parts if part.requires_grad]
         results.extend(histories)
     ways = tuple(way for way, _ in replaced)
-    return Change(changed, len(histories), tangent, detached, ways)
+    return Change(changed, len(histories), tangent, detached, ways, turned)
 
 
-def _replaced(before: State, arg: Any, layout: Layout) -> list[tuple[tuple[str, ...], Any]]:
+def _replaced(before: State, arg: Any) -> list[tuple[tuple[str, ...], Any]]:
     """The plain parts that are other tensors than before, and the names that lead to them."""
+    former = {way: part for way, part, _ in before.parts}
+    return [
+        (way, part)
+        for way, part in _paths(arg, ())
+        if not is_wrapper(part) and part is not former[way]
+    ]
+
+
+def _turned(before: State, arg: Any, layout: Layout) -> tuple[Any, ...]:
+    """The parts that have another geometry than before, in the same memory.
+
+    Raises:
+        UnsupportedOperator: one begins elsewhere in memory, is of another dtype, or its sizes vary.
+    """
     former = {way: (part, geometry) for way, part, geometry in before.parts}
-    found: list[tuple[tuple[str, ...], Any]] = []
+    found: list[Any] = []
     for way, part in _paths(arg, ()):
-        if is_wrapper(part):
+        was, (shape, stride, *rest) = former[way]
+        now_shape, now_stride, *now_rest = _geometry(part)
+        if part is not was or (shape, stride, rest) == (now_shape, now_stride, now_rest):
             continue
-        was, geometry = former[way]
-        if part is not was:
-            found.append((way, part))
-        elif _geometry(part) != geometry:
+        if is_wrapper(part) or rest != now_rest:
             raise _remade(layout)
-    return found
+        if not all(type(number) is int for number in (*now_shape, *now_stride)):
+            raise _remade(layout)
+        found.append((way, now_shape, now_stride))
+    return tuple(found)
 
 
 def _geometry(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype
+    offset = 0 if is_wrapper(tensor) else tensor.storage_offset()
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, offset
 
 
 def _paths(tensor: Any, way: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -151,6 +172,18 @@ def _remade(layout: Layout) -> UnsupportedOperator:
     )
 
 
+def require_whole(layout: Layout, made: Any) -> None:
+    """Raise unless a tensor put together of its parts is the one that was taken apart, in sizes and strides.
+
+    Raises:
+        UnsupportedOperator: the class makes another; one whose parts were turned by `t_` keeps its own sizes in eager.
+    """
+    with torch._C.DisableTorchFunctionSubclass():
+        same = tuple(made.shape) == layout.shape and tuple(made.stride()) == layout.stride
+    if not same:
+        raise _remade(layout)
+
+
 def _write_to_a_leaf(leaf: Leaf) -> None:
     """Raise what eager raises."""
     with torch.enable_grad():
@@ -165,6 +198,12 @@ def apply_change(change: Change, arg: Any, values: Iterator[Any]) -> None:
         for name in way[:-1]:
             owner = getattr(owner, name)
         setattr(owner, way[-1], next(values))
+    for way, shape, stride in change.turned:
+        part = arg
+        for name in way:
+            part = getattr(part, name)
+        with preserve_version(part):  # counted by the whole tensor
+            part.as_strided_(shape, stride)
     histories = [next(values) for _ in range(change.histories)]
     if change.detached:
         arg.detach_()

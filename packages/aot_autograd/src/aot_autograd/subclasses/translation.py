@@ -27,6 +27,7 @@ from aot_autograd.subclasses.changes import (
     changed_in_place,
     count_up,
     leaf_of,
+    require_whole,
     version_of,
 )
 from aot_autograd.subclasses.crossing import (
@@ -37,7 +38,14 @@ from aot_autograd.subclasses.crossing import (
     unwrapped,
     wrapped,
 )
-from aot_autograd.subclasses.layouts import Layout, is_wrapper, part_count, parts_of, take_apart
+from aot_autograd.subclasses.layouts import (
+    Layout,
+    is_wrapper,
+    part_count,
+    parts_of,
+    put_together,
+    take_apart,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -148,6 +156,8 @@ class Translation:
                 else:
                     parts = self._with_histories(position, values)
                     args.append(wrapped(layout, parts, self.gradients[position]))
+                    if layout is not None:
+                        require_whole(layout, args[-1])
         before = [State.of(arg) for arg in args]
         outputs = self.function(*args)
         results: list[Any] = []
@@ -191,7 +201,10 @@ class Translation:
             elif view is not None:
                 self.outputs.append(view)
             elif is_wrapper(output):
-                layout = take_apart(output, [])
+                plain: list[Any] = []
+                layout = take_apart(output, plain)
+                assert layout is not None, "it is a wrapper"
+                require_whole(layout, put_together(layout, iter(plain)))
                 tangent = tangent_layout(output, layout)
                 self.outputs.append(layout)
                 with torch.enable_grad():
