@@ -98,6 +98,24 @@ def in_loop(x):
     return x
 
 
+def until_large(x):
+    """Python 3.11 goes back to the head of such a loop by a jump that looks at the value."""
+    while x.sum() < 60:
+        x = x + 7
+        if x.max() > 20:
+            x = x * 2
+    return x - 1
+
+
+def until_all_are(x):
+    done = torch.zeros(x.shape, dtype=torch.bool)
+    while not done.all():
+        x = x + 3
+        if (x > 4).any():
+            done = done | (x > 4)
+    return x, done
+
+
 def short_circuit(x):
     y = x + 1
     return (y.sum() > 0 and y) if (y.min() > 100 or y.max() > 2) else x
@@ -124,6 +142,8 @@ def in_callback(x):
         shared_cell,
         live_containers,
         in_loop,
+        until_large,
+        until_all_are,
         short_circuit,
         with_keywords,
         in_callback,

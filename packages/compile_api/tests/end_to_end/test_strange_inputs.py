@@ -162,3 +162,31 @@ def test_a_target_out_of_range_is_an_index_error(wrong, pixels):
     for run in (function, compiled):
         with pytest.raises(IndexError):
             run(x, torch.tensor([0, 1, wrong, 2]))
+
+
+def test_integers_with_a_history_are_a_break_with_a_reason():
+    """Eager lets a tensor with a gradient be written into integers, whose history then leads nowhere."""
+
+    def made():
+        torch.manual_seed(0)
+        x, numbers = torch.randn(3).requires_grad_(), torch.zeros(3, dtype=torch.long)
+        numbers[:2] = x.sum() * 9
+        assert numbers.requires_grad
+        return numbers, x
+
+    def read(numbers, x):
+        return numbers.float() * x
+
+    def written(numbers, x):
+        numbers = torch.zeros_like(numbers).detach()
+        numbers[:2] = x.sum() * 9
+        return numbers.float() * x
+
+    with pytest.raises(Exception, match="is of torch.int64 and has a history"):
+        compile_api.compile(read, fullgraph=True)(*made())
+    for function in (read, written):
+        compiled = compile_api.compile(function, options={"strict": True})
+        for _ in range(2):
+            found, expected = compiled(*made()), function(*made())
+            torch.testing.assert_close(found, expected)
+            assert found.requires_grad

@@ -298,6 +298,8 @@ def _step_code(
         assert target is not None
         other = _tail(plan, target, nulls_after[: depths[target]], resume)
         done[-1].target = other[0]
+        # What goes back to the head of a loop goes on to the code that resumes there.
+        done[-1].opname = done[-1].opname.replace("JUMP_BACKWARD", "JUMP_FORWARD")
         tails += other
     rest = [i for i in plan.instructions if i.opname not in PROLOGUE] if at.handler else []
     stack = [*_stack_names(nulls), *(["<inner>"] if outer else [])]

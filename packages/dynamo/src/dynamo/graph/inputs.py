@@ -42,6 +42,11 @@ def plain_input(
     """The fake of a tensor without operators of its own; what it promises of its layout is guarded."""
     if real.layout is not torch.strided:
         raise GraphBreak(BreakReason.UNSUPPORTED_VALUE, f"{source.name()} is {real.layout}")
+    if real.requires_grad and not (real.is_floating_point() or real.is_complex()):
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_VALUE,
+            f"{source.name()} is of {real.dtype} and has a history: a tensor with a gradient was written into it",
+        )
     shape: Any = None
     dynamic: tuple[int, ...] = ()
     if recorder.sizes is not None and not static:
