@@ -53,3 +53,17 @@ def test_written_again_elsewhere(agree):
         return y.exp()
 
     agree(function, lambda: (leaf(6, 4), leaf(3, 4), leaf(4)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+@pytest.mark.parametrize("name", ["elements", "rows", "columns"])
+def test_one_number_of_another_dtype(agree, name, dtype):
+    """Eager takes it for a fill, which converts."""
+    places, _ = WRITES[name]
+
+    def function(x, values):
+        y = x * 1
+        y[places] = values.mean()
+        return y * y
+
+    agree(function, lambda: (randn(6, 4, dtype=dtype).requires_grad_(), leaf(3)))

@@ -98,16 +98,37 @@ def _index_strides(
 
 @shape_rule("index_put", "_unsafe_index_put", "_index_put_impl")
 def index_put(
-    sizes: Sizes, x: TensorMeta, indices: Any, values: TensorMeta, *args: Any, **kwargs: Any
+    sizes: Sizes,
+    x: TensorMeta,
+    indices: Sequence[TensorMeta | None],
+    values: TensorMeta,
+    accumulate: bool = False,
+    unsafe: bool = False,
 ) -> TensorMeta:
-    """A copy of x with elements replaced."""
-    del indices, args, kwargs
-    if x.dtype is not values.dtype:
+    """A copy of x with elements replaced; one number through one mask may be of another dtype."""
+    del unsafe
+    mask = None if accumulate else _filled_by(x, indices, values)
+    if mask is not None and mask.dtype is torch.uint8:
+        raise RuntimeError(
+            "masked_fill_ only supports boolean masks, but got mask with dtype unsigned char"
+        )
+    if x.dtype is not values.dtype and mask is None:
         raise RuntimeError(
             "Index put requires the source and destination dtypes match, got "
             f"{x.dtype} for the destination and {values.dtype} for the source."
         )
     return _cloned(sizes, x)
+
+
+def _filled_by(
+    x: TensorMeta, indices: Sequence[TensorMeta | None], values: TensorMeta
+) -> TensorMeta | None:
+    """The mask of a write that eager takes for `masked_fill_`: of a number on the CPU, by no other index; else None."""
+    given = [index for index in indices if index is not None]
+    if len(given) != 1 or given[0].dtype not in (torch.bool, torch.uint8):
+        return None
+    one = all(type(size) is int and size == 1 for size in values.shape)
+    return given[0] if one and values.device.type == "cpu" and given[0].device == x.device else None
 
 
 def _cloned(sizes: Sizes, x: TensorMeta) -> TensorMeta:
