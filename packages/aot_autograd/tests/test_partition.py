@@ -294,6 +294,5 @@ def test_a_partition_that_saves_too_little_is_named():
 
 def test_getitem_has_the_kind_of_its_source():
     graphs = Graphs(lambda x: torch.var_mean(x, 1)[0], [leaf(4, 4)])
-    for node in graphs.joint.graph.nodes:
-        if node.target is operator.getitem:
-            assert classify.kind_of(node) == "reduction"
+    picked = [node for node in graphs.joint.graph.nodes if node.target is operator.getitem]
+    assert {classify.kind_of(node) for node in picked} == {"reduction"}

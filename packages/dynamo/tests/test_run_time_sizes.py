@@ -47,6 +47,7 @@ def test_in_stages(program):
     compiled = dynamo.optimize(symbolic(seen), fullgraph=True, options=STRICT)(program)
     for arguments in (*CALLS, *CALLS):
         assert same(outcome(compiled, arguments), outcome(program, arguments))
+    assert seen
     for module in seen:
         targets = {str(node.target) for node in module.graph.nodes if node.op != "placeholder"}
         assert not targets & {"item", "nonzero", "masked_select"}
