@@ -419,6 +419,8 @@ def construct(machine: Machine, cls: type, args: tuple[Any, ...], kwargs: dict[s
     session = machine.session
     if issubclass(cls, torch.Tensor) and cls not in _TENSORS:
         return construct_tensor(machine, cls, args, kwargs)
+    if issubclass(cls, torch.UntypedStorage | torch.TypedStorage):
+        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a tensor's storage is made")
     maker = attributes.class_attribute(cls, "__new__")
     if isinstance(maker, staticmethod):
         maker = maker.__func__

@@ -23,7 +23,7 @@ from dynamo.values.attributes import class_attribute, special
 from dynamo.values.generators import TracedCallable, TracedGenerator
 from dynamo.values.iterators import AheadIterator
 from dynamo.values.shadows import Lazy
-from dynamo.values.wrap import CONSTANTS, is_constant, open_container
+from dynamo.values.wrap import CONSTANTS, is_constant, open_container, require_no_storage
 from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ def call_native(
     elif isinstance(function, types.MethodDescriptorType | types.WrapperDescriptorType) and args:
         owner = args[0]
     if owner is not None:
+        require_no_storage(owner)
         session.check_iterator(owner)
     if session.unread and not (owner is not None and name in unread.STORING):
         unread.open_all(session, args if owner is None or owner is receiver else args[1:])

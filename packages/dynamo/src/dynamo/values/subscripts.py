@@ -17,7 +17,7 @@ from dynamo.values import asked, iteration, operators, unread
 from dynamo.values.attributes import special
 from dynamo.values.shadows import Lazy
 from dynamo.values.unread import NOT_HERE, open_all
-from dynamo.values.wrap import open_container
+from dynamo.values.wrap import open_container, require_no_storage
 from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
@@ -133,6 +133,7 @@ def subscript(machine: Machine, container: Any, key: Any) -> Any:
             return calls.call(machine, maker, (key,), {})
     if id(container) in machine.session.unread:
         return unread.ask(machine.session, container, unread.element, operator.getitem, key)
+    require_no_storage(container)
     return machine.session.resolve(container[key])
 
 
@@ -237,6 +238,7 @@ def store_subscript(machine: Machine, container: Any, key: Any, value: Any) -> N
         value = list(iteration.iterate(machine, value))
         if key == slice(None) and type(container) is list:
             _cleared(machine, container)
+    require_no_storage(container)
     open_container(machine.session, container)
     container[key] = value
 

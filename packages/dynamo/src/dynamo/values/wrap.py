@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from dynamo.errors import BreakReason, GraphBreak
 from dynamo.guards import GuardKind
 from dynamo.source import (
     OVER_CONTAINERS,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["CONSTANTS", "guard_new_object", "is_constant", "open_container", "wrap"]
 
 _HEAP_TYPE = 1 << 9
+_STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 CONSTANTS: frozenset[type] = frozenset(
     {
         type(None),
@@ -117,7 +119,8 @@ def guard_new_object(session: Session, value: Any, source: Source) -> Any:
     """An object with attributes: itself, its class guarded.
 
     Objects that are read as a value (paths, numpy's scalars, subclasses of numbers and text) are guarded by value,
-    other objects of C types, whose state capture cannot see, by identity.
+    other objects of C types, whose state capture cannot see, by identity. Memory that anybody may write into
+    (`bytearray`, `array.array`, a memoryview) is refused: no guard sees its bytes.
     """
     if isinstance(value, int | float | complex | str | bytes | np.generic | pathlib.PurePath):
         session.guard(GuardKind.EQUAL, source, value)
@@ -125,6 +128,8 @@ def guard_new_object(session: Session, value: Any, source: Source) -> Any:
         return value
     if isinstance(value, np.ndarray):
         raise session.refuse(f"{source.name()} is a {type(value).__name__} of numpy")
+    if _is_memory(value):
+        raise session.refuse(f"{source.name()} is memory, a {type(value).__name__}")
     if not type(value).__flags__ & _HEAP_TYPE:
         if type(value) in (weakref.ProxyType, weakref.CallableProxyType):
             from dynamo.values.references import proxy_from_outside  # it needs this module
@@ -138,6 +143,21 @@ def guard_new_object(session: Session, value: Any, source: Source) -> Any:
     session.guard(GuardKind.TYPE, source, type(value))
     session.remember(value, source)
     return value
+
+
+def _is_memory(value: Any) -> bool:
+    """Whether its bytes can be read, and perhaps written, past its methods."""
+    try:
+        memoryview(value).release()
+    except (TypeError, ValueError, BufferError):
+        return False
+    return True
+
+
+def require_no_storage(value: Any) -> None:
+    """Raise a break if this is a tensor's storage: nothing guards what it holds, and no graph writes it."""
+    if isinstance(value, _STORAGES):
+        raise GraphBreak(BreakReason.UNSUPPORTED_CALL, "a tensor's storage is read")
 
 
 def _same_object(session: Session, first: Source, second: Source) -> None:
