@@ -122,3 +122,32 @@ def test_a_policys_loss():
         )
     with pytest.raises(FloatingPointError, match="the ratio is inf"):
         compiled(logits, action, former - 1e30, advantage)
+
+
+def test_a_divergence_inside_a_divergence_that_torch_has_not_noted_yet():
+    def program(mean, spread):
+        one = distributions.Independent(distributions.Normal(mean, spread), 1)
+        other = distributions.Independent(distributions.Normal(spread, spread + 1), 1)
+        return distributions.kl_divergence(one, other)
+
+    for noted_before in (False, True):
+        if not noted_before:
+            torch.distributions.kl._KL_MEMOIZE.clear()
+        compiled = compile_api.compile(program, fullgraph=True, options=STRICT)
+        given = torch.rand(2, 3) + 0.5, torch.rand(2, 3) + 0.5
+        for _ in range(2):
+            torch.testing.assert_close(compiled(*given), program(*given))
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+def test_a_sample_by_rejection_breaks_in_its_loop_only():
+    def program(mean, concentration):
+        return distributions.VonMises(mean, concentration).sample() * 2
+
+    compiled = compile_api.compile(program, options=STRICT)
+    for seed in range(2):
+        found = []
+        for one in (compiled, program):
+            torch.manual_seed(seed)
+            found.append(one(torch.rand(4), torch.rand(4) + 1))
+        torch.testing.assert_close(*found)

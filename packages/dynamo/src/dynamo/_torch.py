@@ -228,8 +228,13 @@ the state, in the order that the extension's `set_state` takes their addresses.
 """
 
 
-def note_divergence(first: type, second: type) -> None:
-    """Let torch note which function computes the divergence of two classes of distributions, as its first call does."""
+def note_divergence(first: type, second: type) -> tuple[dict[Any, Any], Any]:
+    """Let torch note which function computes the divergence of two classes of distributions, as its first call does.
+
+    Returns:
+        Where it is noted, and under which key.
+    """
     noted: Any = torch.distributions.kl._KL_MEMOIZE
     if (first, second) not in noted:
         noted[first, second] = torch.distributions.kl._dispatch_kl(first, second)
+    return noted, (first, second)

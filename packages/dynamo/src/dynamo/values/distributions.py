@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo._torch import note_divergence
+from dynamo.source import ItemSource
 from dynamo.values.rules import UNRULED, rule
+from dynamo.values.shadows import Lazy
 from dynamo.values.states import NAMED_RULES
 
 if TYPE_CHECKING:
@@ -24,7 +26,14 @@ def _divergence(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any])
     """torch notes which function it has found for two classes: done before, it is found in every call."""
     kinds: Any = tuple(map(type, (*args, *kwargs.values())))
     if len(kinds) == 2:
-        note_divergence(*kinds)
+        noted, key = note_divergence(*kinds)
+        shadow = machine.session.shadows.get(id(noted))
+        if (
+            shadow is not None and key not in shadow.copy
+        ):  # read before: by the divergence around this one
+            found = Lazy(noted[key], ItemSource(shadow.source, key))
+            shadow.copy[key] = found
+            shadow.snapshot += [key, found]
     return UNRULED
 
 
