@@ -336,6 +336,15 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
             results = put_together(results, sizes)
         return (None, None, *results)
 
+    return _in_c(compiled, keeping, backward, spared)
+
+
+def _in_c(
+    compiled: Compiled, keeping: Keeping, backward: Callable[..., Any], spared: Spared
+) -> Callable[..., Any]:
+    """The C form of a backward, which hands to `backward` what is not the ordinary case; else `backward` itself."""
+    metadata, backwards = compiled.metadata, compiled.backward
+    everything = backwards.everything
     tangents = tangent_outputs(metadata)
     refused = any(metadata.backward_errors) or len(tangents) > _MOST_BITS
     if _native.node is None or refused or _draws(compiled) or metadata.made_of:
@@ -355,7 +364,7 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
         resolve=resolve,
         check=checked_length,
         spared=spared,
-        grad_mode=grad_mode,
+        grad_mode=torch.is_grad_enabled,
         keeps_graph=keeps_graph,
         tensor=torch.Tensor,
         layouts=promised_layouts(metadata),
@@ -364,8 +373,8 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
         ),
         wanted=tangents,
         order=keeping.order,
-        results=gradients_expected,
-        saves=saves,
+        results=len(metadata.differentiable),
+        saves=bool(keeping.inputs or keeping.outputs),
         complex=any(meta.dtype.is_complex for meta in metadata.tangents),
     )
     return made
