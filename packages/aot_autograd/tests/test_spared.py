@@ -131,3 +131,19 @@ def test_versions_are_kept_only_where_they_tell_something(graph_runner):
     assert kept(lambda x, w: (x * w, x.detach())) is None
     assert kept(lambda x, w: (x * w, w * x.sin() * x)) is None
     assert kept(from_results) is not None
+
+
+def test_an_input_is_read_in_the_place_of_what_is_computed_from_it_again(graph_runner):
+    """A declared difference: eager saved the sum, which nobody can change."""
+
+    def function(x, w):
+        return (x + w).sin()
+
+    x, w = leaf(3), leaf(3)
+    result = aot_autograd.aot_function(function, graph_runner)(x, w)
+    expected = function(x, w)
+    with torch.no_grad():
+        w.zero_()
+    assert torch.autograd.grad(expected.sum(), x)[0].isfinite().all()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
