@@ -9,6 +9,7 @@ import dynamo
 
 sys.path.append(str(Path(__file__).parents[1]))
 
+from late_hook_drawn import drawn
 from late_hook_programs import BROKEN, WHOLE, assert_alike, left_by, of_parts_without_gradient
 
 
@@ -26,3 +27,14 @@ def test_broken(function, reason):
     compiled = dynamo.optimize("eager")(function)
     for seed in range(2):
         assert_alike(left_by(compiled, seed), left_by(function, seed))
+
+
+@pytest.mark.parametrize("first", range(0, 60, 20))
+def test_drawn_programs(first):
+    for seed in range(first, first + 20):
+        program = drawn(seed)
+        try:
+            want = left_by(program, seed)
+        except RuntimeError:  # it changed what its own backward needs
+            continue
+        assert_alike(left_by(dynamo.optimize("eager")(program), seed), want)

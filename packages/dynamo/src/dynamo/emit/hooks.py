@@ -28,7 +28,7 @@ __all__ = ["postpone", "register_late", "removed_handle", "retain_late", "where_
 
 
 def where_given(hook: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor | None], Any]:
-    """A hook of one of a graph's results: autograd also calls it where another result has a gradient."""
+    """A hook of a graph's result or argument: autograd also calls it where only another one has a gradient."""
 
     def run(gradient: torch.Tensor | None) -> Any:
         return None if gradient is None else hook(gradient)
@@ -79,7 +79,10 @@ def _registration(
 ) -> str:
     recorder = machine.session.recorder
     if late_hooks.stays_as_it_came(recorder, late.tensor):
-        return f"{_argument(emitter, late.tensor)}.{late.method}({emitter.value(late.hook)})"
+        hook = emitter.value(late.hook)
+        if late.method == "register_hook":
+            hook = f"{emitter.constant(where_given)}({hook})"
+        return f"{_argument(emitter, late.tensor)}.{late.method}({hook})"
     begin = late_hooks.begins_behind(recorder, late.tensor, late.after, late.version)
     if begin is None:
         _leave_to_eager(machine, late, "its tensor is written in several ways")
