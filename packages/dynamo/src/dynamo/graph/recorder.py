@@ -322,32 +322,7 @@ class Recorder:
         if isinstance(result, torch.Tensor) and not is_traced(result):
             result = self._fake_of(result)
         if is_traced(result):
-            if calls.writes(name) and args and is_traced(args[0]):
-                self.mutated.add(id(args[0]))
-                node = self.new_node(function, *nodes)
-                node.meta["val"] = args[0]
-                return args[0]
-            known = self.nodes.get(id(result))
-            if known is None and id(result) not in self._inputs:
-                node = self.new_node(function, *nodes)
-                node.meta["val"] = result
-                self.nodes[id(result)] = node
-                self._constants.append(result)
-                if self.sizes is not None and self.sizes.run_time_shapes:
-                    self.sizes.note_sizes(node, node, result.shape)
-                self.known.note(function, name, args, kwargs, result)
-            elif kwargs.get("out") is not None or calls.writes(name):
-                self.mutated.add(id(result))
-                self.new_node(function, *nodes).meta["val"] = result
-            else:  # an argument came back: as it was, or written to (`relu(x, inplace=True)`)
-                written = [
-                    value for value, old in versions if old is None or _version(value) != old
-                ]
-                if written or kwargs.get("inplace"):
-                    self.known.written(written or (result,))
-                    self.mutated.update(id(value) for value in written or (result,))
-                    self.new_node(function, *nodes).meta["val"] = result
-            return result
+            return self._single(function, args, kwargs, nodes, versions, result)
         if name.startswith("_foreach_") and name.endswith("_"):
             self.mutated.update(id(value) for value in args[0])
         if isinstance(result, tuple | list) and any(map(is_traced, result)):
@@ -397,6 +372,42 @@ class Recorder:
         self.nodes[id(fake)] = node
         self.known.keep(fake, real)
         return fake
+
+    def _single(
+        self,
+        function: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        nodes: tuple[Any, Any],
+        versions: list[tuple[Any, int | None]],
+        result: Any,
+    ) -> Any:
+        """Record a call that gave one tensor: a new one, or an argument; `versions` are those before the call."""
+        name = getattr(function, "__name__", "")
+        if calls.writes(name) and args and is_traced(args[0]):
+            self.mutated.add(id(args[0]))
+            node = self.new_node(function, *nodes)
+            node.meta["val"] = args[0]
+            return args[0]
+        known = self.nodes.get(id(result))
+        if known is None and id(result) not in self._inputs:
+            node = self.new_node(function, *nodes)
+            node.meta["val"] = result
+            self.nodes[id(result)] = node
+            self._constants.append(result)
+            if self.sizes is not None and self.sizes.run_time_shapes:
+                self.sizes.note_sizes(node, node, result.shape)
+            self.known.note(function, name, args, kwargs, result)
+        elif kwargs.get("out") is not None or calls.writes(name):
+            self.mutated.add(id(result))
+            self.new_node(function, *nodes).meta["val"] = result
+        else:  # an argument came back: as it was, or written to (`relu(x, inplace=True)`)
+            written = [value for value, old in versions if old is None or _version(value) != old]
+            if written or kwargs.get("inplace"):
+                self.known.written(written or (result,))
+                self.mutated.update(id(value) for value in written or (result,))
+                self.new_node(function, *nodes).meta["val"] = result
+        return result
 
     def _several(self, function: Any, nodes: tuple[Any, Any], result: Any) -> Any:
         node = self.new_node(function, *nodes)
