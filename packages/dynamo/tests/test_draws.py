@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import dynamo
+from dynamo.emit import drawn
 from dynamo.testing import CompileCounter
 
 STRICT = dynamo.DynamoOptions(strict=True)
@@ -240,3 +241,22 @@ def test_versions_by_number_are_given_up():
     as_eager(pick, compiled, (X,), {})
     as_eager(pick, compiled, (X,), {})
     assert counter.frame_count < 24
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_a_state_is_put_back_however_it_was_kept(monkeypatch, in_memory):
+    if in_memory:
+        assert drawn._lies_in_memory()
+    else:
+        monkeypatch.setattr(drawn, "_lies_in_memory", lambda: False)
+    generator = random.Random(3)
+    for draws in (0, 1, 311, 700):
+        for _ in range(draws):
+            generator.random()
+        generator.gauss(0, 1)
+        before = generator.getstate()
+        kept = drawn._Before(((generator, drawn._state(generator)),))
+        generator.gauss(0, 1)
+        generator.random()
+        kept.put_back()
+        assert generator.getstate() == before
