@@ -44,6 +44,27 @@ def test_shape_rules_refuse_what_eager_refuses(call):
     assert str(found.value) == str(expected.value)
 
 
+@pytest.mark.parametrize(
+    ("operator", "arguments"),
+    [
+        (aten.slice_scatter.default, (torch.ones(2, 4), 0, 1, 2)),
+        (aten.select_scatter.default, (torch.ones(5), 0, 1)),
+        (aten.select_scatter.default, (torch.ones(4), 0, 7)),
+        (aten.diagonal_scatter.default, (torch.ones(4),)),
+        (aten.as_strided_scatter.default, (torch.ones(3, 2), (2, 2), (1, 2))),
+    ],
+    ids=["slice", "select", "no such place", "diagonal", "strided"],
+)
+def test_a_part_is_replaced_by_as_many_elements(operator, arguments):
+    x = torch.ones(3, 4)
+    with pytest.raises((RuntimeError, IndexError)) as expected:
+        operator(x, *arguments)
+    context = ShapeContext()
+    with pytest.raises(expected.type) as found:
+        operator(fakeify(x, context), fakeify(arguments[0], context), *arguments[1:])
+    assert str(found.value) == str(expected.value)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("value", [-1e39, 1e39, -torch.inf, torch.nan, 3.0])
 def test_a_fill_that_a_half_type_cannot_hold(dtype, value):

@@ -187,8 +187,8 @@ def cov(
     if isinstance(divisor, torch.Tensor):
         divisor = divisor.clamp(min=0)
     found = torch.mm(shifted, scaled.t().conj())
-    result: Tensor = (found / divisor).squeeze() if input.dim() < 2 else found / divisor
-    return result
+    result: Tensor = found / divisor
+    return result.squeeze() if rows.shape[0] == 1 else result
 
 
 def corrcoef(input: Tensor) -> Tensor:

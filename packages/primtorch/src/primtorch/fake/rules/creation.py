@@ -17,6 +17,7 @@ from primtorch.fake.geometry import (
 from primtorch.fake.meta import Shape, TensorMeta, logical_device
 from primtorch.fake.promotion import number_dtype, result_dtype
 from primtorch.fake.registry import shape_rule
+from primtorch.fake.rules.views import diagonal, select, slice_
 from primtorch.symbolic import (
     Expression,
     Real,
@@ -624,16 +625,59 @@ def rot90(sizes: Sizes, x: TensorMeta, k: int = 1, dims: Sequence[int] = (0, 1))
 
 
 # ---------------------------------------------------------------- scatter of slices
-@shape_rule("slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter")
-def slice_scatter(
-    sizes: Sizes, x: TensorMeta, src: TensorMeta, *args: Any, **kwargs: Any
-) -> TensorMeta:
-    """A copy of x with one part replaced; the copy has the strides of x, gaps included."""
-    del src, args, kwargs
+def _with_part(sizes: Sizes, x: TensorMeta, src: TensorMeta, part: TensorMeta) -> TensorMeta:
+    """A copy of x with one part replaced, by as many elements; it has the strides of x, gaps included."""
+    if src.ndim != part.ndim or not all(
+        have is want or sizes.same(have, want)
+        for have, want in zip(src.shape, part.shape, strict=True)
+    ):
+        raise RuntimeError(
+            "expected src to have a size equal to the slice of self. "
+            f"src size = {list(src.shape)}, slice size = {list(part.shape)}"
+        )
     for size, step in zip(x.shape, x.stride, strict=True):
         if step == 0 and size != 1:  # overlapping memory is made dense
             return clone(sizes, x)
     return x
+
+
+@shape_rule("slice_scatter")
+def slice_scatter(
+    sizes: Sizes,
+    x: TensorMeta,
+    src: TensorMeta,
+    dim: int = 0,
+    start: int | Expression | None = None,
+    end: int | Expression | None = None,
+    step: int | Expression = 1,
+) -> TensorMeta:
+    """x with a slice replaced."""
+    return _with_part(sizes, x, src, slice_(sizes, x, dim, start, end, step))
+
+
+@shape_rule("select_scatter")
+def select_scatter(
+    sizes: Sizes, x: TensorMeta, src: TensorMeta, dim: int, index: int | Expression
+) -> TensorMeta:
+    """x with one place of a dimension replaced."""
+    return _with_part(sizes, x, src, select(sizes, x, dim, index))
+
+
+@shape_rule("diagonal_scatter")
+def diagonal_scatter(
+    sizes: Sizes, x: TensorMeta, src: TensorMeta, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> TensorMeta:
+    """x with a diagonal replaced."""
+    return _with_part(sizes, x, src, diagonal(sizes, x, offset, dim1, dim2))
+
+
+@shape_rule("as_strided_scatter")
+def as_strided_scatter(
+    sizes: Sizes, x: TensorMeta, src: TensorMeta, size: Shape, *geometry: Any, **named: Any
+) -> TensorMeta:
+    """x with the elements of a view of any geometry replaced."""
+    del geometry, named
+    return _with_part(sizes, x, src, x.contiguous(tuple(size)))
 
 
 @shape_rule("slice_backward", "select_backward", "diagonal_backward", "unfold_backward")
