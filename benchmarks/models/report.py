@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.models.gpu_table import gpu_table
 from benchmarks.models.page import PHASES, failures, plain, summary, table
 from benchmarks.models.plots import Bar, bars
-from benchmarks.models.registry import ALLOWED_BREAKS, MORE_MEMORY, REGISTRY
+from benchmarks.models.registry import ALLOWED_BREAKS, MORE_MEMORY, REGISTRY, SLOWER
 from benchmarks.models.run import read_rows
 from benchmarks.models.sweep import LIMIT
 from benchmarks.models.times import PEER, TIME_ROWS, read_times
@@ -163,7 +163,8 @@ def _losses(rows: list[Row]) -> list[str]:
             if part.get("eager / ours, 95%", [1, 1])[1] < 1:
                 slow.append((part["eager / ours"], [name, phase, _ratio(part, "eager")]))
             if part.get("torch / ours, 95%", [1, 1])[1] < 1:
-                behind.append((part["torch / ours"], [name, phase, _ratio(part, "torch")]))
+                why = SLOWER.get((name, phase), "")
+                behind.append((part["torch / ours"], [name, phase, _ratio(part, "torch"), why]))
             memory, cold = _memory(part), _colder(part)
             if memory and memory > LARGER:
                 more = (part["peak_bytes"] - part["eager_peak_bytes"]) / 1e6
@@ -176,7 +177,11 @@ def _losses(rows: list[Row]) -> list[str]:
     lines = ["## What is lost", "", *_right(rows)]
     for title, found, what in (
         ("Slower than eager (the interval lies below 1)", slow, ["eager / ours"]),
-        ("Slower than torch.compile (the interval lies below 1)", behind, ["torch.compile / ours"]),
+        (
+            "Slower than torch.compile (the interval lies below 1)",
+            behind,
+            ["torch.compile / ours", "because"],
+        ),
         ("Compiles slower than torch.compile", colder, ["torch.compile / ours"]),
         (
             f"Higher peak memory than eager by more than {LARGER - 1:.0%}",
