@@ -65,6 +65,15 @@ def test_a_part_is_replaced_by_as_many_elements(operator, arguments):
     assert str(found.value) == str(expected.value)
 
 
+def test_an_image_holds_a_window_at_least():
+    x, sizes = torch.ones(1, 1, 1, 4), ([2, 2], [1, 1], [0, 0], [1, 1])
+    with pytest.raises(RuntimeError) as expected:
+        aten.im2col.default(x, *sizes)
+    with pytest.raises(RuntimeError) as found:
+        aten.im2col.default(fakeify(x, ShapeContext()), *sizes)
+    assert str(found.value) == str(expected.value)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("value", [-1e39, 1e39, -torch.inf, torch.nan, 3.0])
 def test_a_fill_that_a_half_type_cannot_hold(dtype, value):

@@ -361,16 +361,22 @@ def im2col(
     padding: Sequence[int],
     stride: Sequence[int],
 ) -> TensorMeta:
-    """Windows as columns."""
-    del sizes
+    """Windows as columns; there is one in each direction at least."""
     kernels, dilations = spread(kernel_size, 2), spread(dilation, 2)
     pads, strides = spread(padding, 2), spread(stride, 2)
-    count: int | Expression = 1
-    for index in range(2):
-        count = count * window_count(
+    rows, columns = [
+        window_count(
             x.shape[index - 2], kernels[index], strides[index], pads[index], dilations[index]
         )
-    return x.contiguous((*x.shape[:-3], x.shape[-3] * kernels[0] * kernels[1], count))
+        for index in range(2)
+    ]
+    if sizes.less(rows, 1) or sizes.less(columns, 1):
+        raise RuntimeError(
+            f"Given input with spatial size ({x.shape[-2]}, {x.shape[-1]}), kernel_size=({kernels[0]}, {kernels[1]}), "
+            f"dilation=({dilations[0]}, {dilations[1]}), padding=({pads[0]}, {pads[1]}), calculated shape of the array "
+            f"of sliding blocks as ({rows}, {columns}), but its components must be at least one."
+        )
+    return x.contiguous((*x.shape[:-3], x.shape[-3] * kernels[0] * kernels[1], rows * columns))
 
 
 @shape_rule("col2im")
