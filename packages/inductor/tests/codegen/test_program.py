@@ -254,17 +254,26 @@ def test_the_interpreter_lock_is_kept_where_kernels_are_brief(settings):
     assert gives_up_the_lock(linear_relu_program(Symbol("s0", 2)), settings)
 
 
-def test_inputs_live_no_longer_than_a_kernel_may_refuse_its_data(build):
-    """Until then torch's operators may have to run from the inputs on; afterwards nobody needs them."""
-    seen = []
+@pytest.fixture(scope="module")
+def looks():
+    """What `inductor_tests::look` does when it is called: the last; its library is made once, `torch.ops` keeps it."""
+    found = []
     library = torch.library.Library("inductor_tests", "FRAGMENT")
     library.define("look(Tensor x) -> Tensor")
 
     def look(x):
-        seen.append([reference() is not None for reference in alive])
+        found[-1]()
         return x.clone()
 
     library.impl("look", look, "CPU")
+    yield found
+    library._destroy()
+
+
+def test_inputs_live_no_longer_than_a_kernel_may_refuse_its_data(build, looks):
+    """Until then torch's operators may have to run from the inputs on; afterwards nobody needs them."""
+    seen = []
+    looks.append(lambda: seen.append([reference() is not None for reference in alive]))
     program = gather_program()
     (kernel,) = program.schedule.steps
     calls = [
