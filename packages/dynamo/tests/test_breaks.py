@@ -1,6 +1,7 @@
 # ruff: noqa: TRY301, FURB, SIM108 - the captured programs are written as users do
 """Graph breaks: the statement runs for real, capture resumes after it, in nested frames and blocks too."""
 
+import concurrent.futures
 from collections import OrderedDict
 
 import pytest
@@ -411,3 +412,38 @@ def test_a_range_made_in_the_call_outlives_a_break():
     compiled = dynamo.optimize(CompileCounter())(program)
     for _ in range(2):
         assert same(compiled(X), program(X))
+
+
+def until_thousands(x):
+    turns = 0
+    while x.sum() < 3000:
+        x = x + 1
+        turns += 1
+    return x, turns
+
+
+def many_tries(x):
+    for _ in range(2000):
+        if x.sum() > 1e9:
+            break
+        x = x + 1
+    return x
+
+
+@pytest.mark.parametrize("function", [until_thousands, many_tries])
+def test_long_loops_end_as_in_eager(function):
+    """A turn is a call inside the one before: there is a most, then the loop goes on in one frame."""
+    compiled = dynamo.optimize(CompileCounter(), options=STRICT)(function)
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        here = compiled(torch.zeros(1))
+        there = threads.submit(compiled, torch.zeros(1)).result()
+    assert same(here, function(torch.zeros(1)))
+    assert same(there, here)
+
+
+def test_turns_of_a_loop_share_what_was_compiled():
+    counter = CompileCounter()
+    compiled = dynamo.optimize(counter, options=STRICT)(until_large)
+    for start in (-9.0, -3.0, 1.0):
+        assert same(compiled(X + start), until_large(X + start))
+    assert 1 <= counter.frame_count <= 8

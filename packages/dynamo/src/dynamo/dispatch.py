@@ -241,9 +241,7 @@ class Compiler:
         return found
 
     def _equal_resume(self, code: CodeType, names: dict[str, Any]) -> Resume:
-        """A restored entry and a capture go on through the same function: its entries and history are one."""
-        if self.shelf is None:
-            return Resume(code, names, self.cache(code))
+        """The turns of a loop, and a restored entry and a capture, go on through one function with one history."""
         key = in_one_form(code), id(names)
         try:
             same = self._resumes_by_code.get(key)

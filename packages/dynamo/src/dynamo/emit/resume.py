@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import types
 from dataclasses import dataclass, replace
+from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Resume", "emit_step"]
 
+_MOST_TURNS = 32  # of a loop that are calls inside one another
 _OPTIMIZED = 0x3
 _NESTED = 0x10
 
@@ -49,18 +51,34 @@ _NESTED = 0x10
 class Resume:
     """Calls a resume function: the code is fixed, the cells come with each call."""
 
-    __slots__ = ("cache", "code", "globals", "name")
+    __slots__ = ("cache", "code", "depths", "globals", "name")
 
     def __init__(self, code: CodeType, names: dict[str, Any], cache: Any) -> None:
         self.code = code
         self.globals = names
         self.cache = cache
         self.name = code.co_name
+        self.depths: dict[int, int] = {}  # by thread
 
     def __call__(self, cells: tuple[types.CellType, ...], *values: Any) -> Any:
-        """Continue with the given cells, stack entries and locals."""
+        """Continue with the given cells, stack entries and locals.
+
+        A loop that breaks in each turn comes here from inside itself: a turn is a call. After `_MOST_TURNS` the code
+        goes on as it is, in one frame, so that a long loop never meets Python's limit of recursion.
+        """
         function = types.FunctionType(self.code, self.globals, self.name, None, cells or None)
-        return self.cache.call(function, values)
+        thread = get_ident()
+        depth = self.depths.get(thread, 0)
+        if depth >= _MOST_TURNS:
+            return function(*values)
+        self.depths[thread] = depth + 1
+        try:
+            return self.cache.call(function, values)
+        finally:
+            if depth:
+                self.depths[thread] = depth
+            else:
+                del self.depths[thread]
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,8 +407,11 @@ def _resume_code(
     entry = [*build.prologue((), plan.cells), *_push(nulls), build.jump_forward(start)]
     for instruction in entry:
         instruction.positions = plan.at.positions
-    body = [i for i in instructions if i.opname not in PROLOGUE]
+    whole = [*entry, *(i for i in instructions if i.opname not in PROLOGUE)]
+    # Without what nothing reaches a place has the same code from wherever it is resumed: turns of a loop are one.
+    reached = stack_depths(whole)
     name = frame.code.co_name
     if not name.startswith("<resume"):
         name = f"<resume {name}>"
-    return assemble(without_pairs([*entry, *body]), _header(plan, name, arguments))
+    kept = [instruction for instruction in whole if instruction in reached]
+    return assemble(without_pairs(kept), _header(plan, name, arguments))
