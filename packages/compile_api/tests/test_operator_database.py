@@ -48,7 +48,9 @@ def test_the_complete_run_is_what_the_list_says(name):
     known = json.loads((FOLDER / "known_failures.json").read_text())
     report = json.loads((FOLDER / f"{name}.json").read_text())
     assert (report["shard"], report["unexpected"]) == ("1/1", [])
-    assert report["failed"].keys() == known.keys()
+    assert report["failed"].keys() >= known.keys()
+    if name == "complete_run":  # the other is of an earlier commit: what was mended since fails in it
+        assert report["failed"].keys() == known.keys()
     assert report["pairs"] > 4000
     assert report["equal share"] >= 0.98
     assert len(report["torch.compile passes and we fail"]) < 0.005 * report["pairs"]
