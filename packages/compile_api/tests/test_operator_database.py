@@ -49,7 +49,7 @@ def test_the_complete_run_is_what_the_list_says(name):
     report = json.loads((FOLDER / f"{name}.json").read_text())
     assert (report["shard"], report["unexpected"]) == ("1/1", [])
     assert report["failed"].keys() >= known.keys()
-    if name == "complete_run":  # the other is of an earlier commit: what was mended since fails in it
+    if name == "complete_run":  # what was mended since fails in the other, of an earlier commit
         assert report["failed"].keys() == known.keys()
     assert report["pairs"] > 4000
     assert report["equal share"] >= 0.98

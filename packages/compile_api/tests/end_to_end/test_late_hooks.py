@@ -84,3 +84,41 @@ def test_drawn_programs():
             continue
         compiled = compile_api.compile(program, backend="aot_eager", options={"strict": True})
         assert_alike(apart(left(compiled, seed)), apart(want))
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("method", ["retain_grad", "register_hook"])
+def test_a_tensor_detached_in_place_afterwards(method, again):
+    """What was registered went with the history: it is not registered anew."""
+
+    def program(x, seen):
+        y = x * 2
+        y.retain_grad() if method == "retain_grad" else y.register_hook(seen.append)
+        y.detach_()
+        return y.requires_grad_() if again else y
+
+    found = []
+    for one in (program, compile_api.compile(program)):
+        x, seen = torch.ones(3, requires_grad=True), []
+        y = one(x, seen)
+        if again:
+            (y * 3).sum().backward()
+        found.append([y, y.requires_grad, y.retains_grad, x.grad, y.grad if again else None, seen])
+    assert_alike(*reversed(found))
+
+
+@pytest.mark.parametrize("returns_it", [False, True])
+def test_an_argument_detached_in_place_that_requires_a_gradient_again(returns_it):
+    def program(y):
+        y.detach_()
+        y.requires_grad_()
+        return y if returns_it else y * 2
+
+    found = []
+    for one in (program, compile_api.compile(program)):
+        x = torch.ones(3, requires_grad=True)
+        y = x * 2
+        z = one(y)
+        z.sum().backward()
+        found.append([y.is_leaf, z.is_leaf, z is y, x.grad, y.grad if y.is_leaf else None])
+    assert_alike(*reversed(found))

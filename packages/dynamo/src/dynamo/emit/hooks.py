@@ -60,6 +60,7 @@ def register_late(machine: Machine, emitter: Emitter) -> None:
         late for late in machine.session.recorder.late if late.hook is not None and not late.removed
     ]
     for late in sorted(live, key=_made_last_first):
+        _require_history(machine, late)
         try:
             name = emitter.name(_registration(machine, emitter, late, behind))
         except CannotReconstruct as error:
@@ -127,6 +128,11 @@ def _reserve(
     return made
 
 
+def _require_history(machine: Machine, late: LateHook) -> None:
+    if late_hooks.lost_its_history(late):
+        _leave_to_eager(machine, late, "its tensor is detached in place afterwards")
+
+
 def _leave_to_eager(machine: Machine, late: LateHook, why: str) -> NoReturn:
     what = "a gradient is retained" if late.hook is None else "a tensor hook is registered"
     machine.break_ticks[late.tick] = (BreakReason.UNSUPPORTED_CALL, f"{what}: {why}")
@@ -139,6 +145,7 @@ def retain_late(machine: Machine, emitter: Emitter) -> None:
     for late in recorder.late:
         if late.hook is not None:
             continue
+        _require_history(machine, late)
         if late_hooks.stays_as_it_came(recorder, late.tensor):
             emitter.line(f"{_argument(emitter, late.tensor)}.retain_grad()")
             continue

@@ -62,7 +62,7 @@ def require_gradient(recorder: Recorder, owner: Any, wanted: bool) -> Any:
     """`owner.requires_grad_(wanted)`.
 
     Raises:
-        GraphBreak: it is switched off, refused, or switched on for an argument of which there are views.
+        GraphBreak: it is switched off, refused, or switched on for an argument that was detached or has views.
     """
     with torch._C.DisableTorchFunction():
         now = owner.requires_grad
@@ -76,6 +76,11 @@ def require_gradient(recorder: Recorder, owner: Any, wanted: bool) -> Any:
         raise GraphBreak(
             BreakReason.UNSUPPORTED_CALL,
             "requires_grad is changed after views of the tensor were made",
+        )
+    if outside and _came_with_gradient(recorder, owner):
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_CALL,
+            "requires_grad is changed after the tensor was detached in place",
         )
     with torch._C.DisableTorchFunction():
         former = owner.detach()
@@ -94,6 +99,13 @@ def require_gradient(recorder: Recorder, owner: Any, wanted: bool) -> Any:
     assert recorder.machine is not None, "a program runs"
     recorder.leaves[id(owner)] = (owner, recorder.machine.frames[-1].tick)
     return owner
+
+
+def _came_with_gradient(recorder: Recorder, owner: Any) -> bool:
+    """Whether an argument required a gradient when the call began."""
+    assert recorder.machine is not None, "a program runs"
+    with torch._C.DisableTorchFunction():
+        return bool(recorder.machine.session.reals[id(owner)].requires_grad)
 
 
 def _has_views(recorder: Recorder, owner: Any) -> bool:

@@ -36,6 +36,7 @@ class LateHook:
         tick: The instruction that registered it.
         after: The graph's last node by then.
         version: How often the tensor had been written by then.
+        leaf: Whether it had no history then.
         removed: Whether the program took it back.
     """
 
@@ -46,6 +47,7 @@ class LateHook:
     tick: int
     after: torch.fx.Node
     version: int
+    leaf: bool
     removed: bool = False
 
 
@@ -53,6 +55,13 @@ def version(tensor: Any) -> int:
     """How often a fake tensor has been written in the call."""
     with torch._C.DisableTorchFunction():
         return int(tensor._version)
+
+
+def lost_its_history(late: LateHook) -> bool:
+    """Whether the tensor was detached after the registration: then there is nothing left to register on."""
+    with torch._C.DisableTorchFunction():
+        tensor = late.tensor
+        return not tensor.requires_grad or (tensor.is_leaf and not late.leaf)
 
 
 def stays_as_it_came(recorder: Recorder, tensor: Any) -> bool:

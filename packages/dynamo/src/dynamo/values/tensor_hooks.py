@@ -104,7 +104,9 @@ def _keep_late(machine: Machine, tensor: Any, method: str, hook: Any, handle: An
     recorder, frame = machine.session.recorder, machine.frames[-1]
     machine.session.keep(hook)
     after, written = recorder.graph._root.prev, version(tensor)
-    recorder.late.append(LateHook(tensor, method, hook, handle, frame.tick, after, written))
+    with torch._C.DisableTorchFunction():
+        leaf = tensor.is_leaf
+    recorder.late.append(LateHook(tensor, method, hook, handle, frame.tick, after, written, leaf))
 
 
 def _require_gradient(machine: Machine, tensor: Any, what: str) -> None:
