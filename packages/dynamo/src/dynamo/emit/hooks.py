@@ -151,7 +151,7 @@ def retain_late(machine: Machine, emitter: Emitter) -> None:
             continue
         if not (emitter.is_output(late.tensor) or recorder.is_input(late.tensor)):
             continue
-        end = next(reversed(recorder.graph.nodes))
+        end = next(iter(reversed(recorder.graph.nodes)))
         begin = late_hooks.begins_behind(
             recorder, late.tensor, end, late_hooks.version(late.tensor)
         )
