@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynamo.graph.contents import Contents
 from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
@@ -122,9 +123,10 @@ class _Later:
 class Known:
     """The known numbers of one capture."""
 
-    __slots__ = ("_exposed", "_values")
+    __slots__ = ("_exposed", "_values", "contents")
 
     def __init__(self) -> None:
+        self.contents = Contents()
         self._exposed = False  # a tensor that may share a known one's memory was made
         self._values: dict[
             int, tuple[Any, torch.Tensor | torch.SymInt | _Later]
@@ -136,6 +138,7 @@ class Known:
     def clear(self) -> None:
         """Nothing is certain any more: code that isn't seen ran."""
         self._values.clear()
+        self.contents.clear()
 
     def written(self, targets: Any) -> None:
         """These tensors were written in place."""
@@ -193,7 +196,7 @@ class Known:
         """The real tensor of a known number, or the symbolic size that it is."""
         found = self._values.get(id(value))
         if found is None:
-            return None
+            return self.contents.single(value)
         number = found[1]
         return number.settled() if isinstance(number, _Later) else number
 

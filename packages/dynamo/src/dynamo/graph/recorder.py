@@ -319,6 +319,7 @@ class Recorder:
             self.known.seen(name, args, kwargs)
             if calls.writes(name) or name in calls.EFFECTS or "out" in kwargs:
                 self.known.written((args[:1], kwargs.get("out")))
+        self.known.contents.note(function, name, args, kwargs, result)
         if isinstance(result, torch.Tensor) and not is_traced(result):
             result = self._fake_of(result)
         if is_traced(result):
