@@ -314,3 +314,48 @@ def test_tensors_made_of_sizes_by_arithmetic_serve_as_sizes(mode, offset):
         x = torch.randn(3, length)
         assert same(compiled(x), function(x))
     assert counter.frame_count <= (2 if mode is None or offset == 0 else 3)
+
+
+def padded(tokens, mask=None):
+    extra = -tokens.shape[1] % 8
+    if extra > 0:
+        tokens = torch.nn.functional.pad(tokens, (0, extra), value=1)
+    windows = tokens.view(tokens.shape[0], -1, 8).sum(-1)
+    return windows if mask is None else windows * mask.sum()
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_who_pads_to_a_multiple_is_compiled_for_padding_and_for_none(masked):
+    counter, compiled = compiled_with(padded)
+    for batch, length in ((2, 24), (3, 16), (2, 20), (5, 12), (4, 40), (7, 9)):
+        tokens = torch.randint(0, 9, (batch, length))
+        mask = torch.rand(batch, length) if masked else None
+        assert same(compiled(tokens, mask), padded(tokens, mask))
+    assert counter.frame_count == 2
+
+
+def sizes_in(counter):
+    return [
+        node.meta["input"]["name"]
+        for node in counter.graphs[0].graph.nodes
+        if node.op == "placeholder" and node.meta["input"]["kind"] == "size"
+    ]
+
+
+def test_remainders_of_other_numbers_leave_sizes_alone():
+    number = 25
+    for tokens, asked in ((torch.randn(2, 24), 24), (torch.randint(0, 9, (2, 24)), number)):
+        counter, compiled = compiled_with(lambda x, asked=asked: x * (asked % 7))
+        compiled(tokens)
+        assert sizes_in(counter) == []
+    counter, compiled = compiled_with(lambda x: x * (x.shape[1] % 7))
+    compiled(torch.randint(0, 9, (2, 24)))
+    assert sorted(sizes_in(counter)) == ["x.size(0)", "x.size(1)"]
+
+
+def test_a_static_mark_is_kept_where_remainders_are_asked():
+    counter, compiled = compiled_with(padded)
+    tokens = torch.randint(0, 9, (2, 24))
+    dynamo.mark_static(tokens)
+    assert same(compiled(tokens), padded(tokens))
+    assert sizes_in(counter) == []

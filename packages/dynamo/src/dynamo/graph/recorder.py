@@ -681,6 +681,17 @@ class Recorder:
         """Whether the graph must run even if none of its outputs is used."""
         return bool(self.mutated) or self.effects > 0
 
+    def divides(self, number: int) -> None:
+        """The program asks for the remainder of a number.
+
+        Raises:
+            Restart: it is a size that is to be symbolic.
+        """
+        if self.sizes is not None:
+            self.sizes.divides(
+                number, ((source, real) for source, _, real in self._inputs.values())
+            )
+
     def is_known_input(self, key: int) -> bool:
         """Whether the fake with this id stands for an outside tensor."""
         return key in self._inputs

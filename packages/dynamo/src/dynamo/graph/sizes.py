@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.emit.drawn import is_drawn
-from dynamo.errors import BreakReason, GraphBreak, UsageError
+from dynamo.errors import BreakReason, GraphBreak, Restart, UsageError
 from dynamo.graph.inputs import size_placeholder
 from dynamo.guards import Guard, GuardKind, same_constant
 from dynamo.source import (
@@ -111,6 +111,15 @@ class History:
                 self.former.add(before)
             return True
         return False
+
+    def varies(self, sizes: frozenset[int]) -> None:
+        """Arguments' sizes of these values are dynamic, those met already and those to come."""
+        self.former |= sizes
+        self.dynamic.update(
+            place
+            for place, value in self.seen.items()
+            if type(place) is SizeSource and _is_argument(place.base) and value in sizes
+        )
 
     def learn(self, guards: Iterable[Guard]) -> None:
         """Take an entry of a former process for a capture of this one: by its guards."""
@@ -223,13 +232,7 @@ class Sizes:
         nothing is made faster by keeping one. Of other tensors each dimension is taken by itself:
         channels of images stay what they are.
         """
-        if (
-            self.dynamic is False
-            or tensor.dim() < 2
-            or tensor.dtype.is_floating_point
-            or tensor.dtype.is_complex
-            or not _is_argument(source)
-        ):
+        if self.dynamic is False or not _are_indices(tensor) or not _is_argument(source):
             return False
         places = [
             (SizeSource(source, dimension), size)
@@ -241,6 +244,27 @@ class Sizes:
             return False
         self.history.dynamic.update(place for place, _ in places)
         return True
+
+    def divides(self, number: int, arguments: Iterable[tuple[Source, torch.Tensor]]) -> None:
+        """The program asks for the remainder of a number: is it the length of a text?
+
+        Who pads to multiples, or cuts into windows, is made for any length, so that a graph for this one alone would
+        only be the first of several.
+
+        Raises:
+            Restart: indices that are an argument have this size; it is symbolic from now on, with their other sizes.
+        """
+        if self.dynamic is not None or abs(number) < 2:
+            return
+        for source, real in arguments:
+            sizes = frozenset(size for size in real.shape if size > 1)
+            if abs(number) not in sizes or not _is_argument(source) or not _are_indices(real):
+                continue
+            places = {SizeSource(source, d) for d, size in enumerate(real.shape) if size > 1}
+            fixed = getattr(real, "_dynamo_static_indices", None)
+            if not fixed and not places <= self.history.dynamic:
+                self.history.varies(sizes)
+                raise Restart
 
     def stride_of(
         self, source: Source, strides: Sequence[int | Expression]
@@ -552,6 +576,12 @@ def _is_argument(source: Source) -> bool:
     while isinstance(source, ItemSource):
         source = source.base
     return isinstance(source, LocalSource)
+
+
+def _are_indices(tensor: torch.Tensor) -> bool:
+    """Whether it is of the kind that holds texts in batches, or their masks."""
+    kind = tensor.dtype
+    return tensor.dim() > 1 and not (kind.is_floating_point or kind.is_complex)
 
 
 def _is_rate(source: Source) -> bool:

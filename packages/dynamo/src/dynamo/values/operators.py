@@ -96,6 +96,8 @@ def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any
             result = real_numbers.binary(function, left, right)
             if result is not NotImplemented:
                 return result
+        if function is operator.mod and type(left) is int and type(right) is int:
+            machine.session.recorder.divides(left)
         return function(left, right)
     in_place, forward, backward = _METHODS[function]
     kind_left, kind_right = _class_of(kinds, left), _class_of(kinds, right)
