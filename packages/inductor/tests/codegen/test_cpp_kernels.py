@@ -8,7 +8,7 @@ import torch
 
 from inductor.codegen.cpp import kernel_source
 from inductor.codegen.cpp.scalar import SCALAR_EXPRESSIONS, ArithmeticOps
-from inductor.ir import OPERATIONS, BoundsCheck, LocalBuffer, Recorder, Tile
+from inductor.ir import OPERATIONS, BoundsCheck, LocalBuffer, Recorder, Streamed, Tile
 from primtorch.symbolic import Symbol
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -594,7 +594,7 @@ def test_a_transposition_alone_goes_from_memory_to_memory(dtype, shape, offset, 
     x = (torch.rand(count) * 50).to(dtype)
     storages = {"x": x, "out": torch.zeros(count + offset, dtype=dtype)}
     body = recorder.finish()
-    streamed = () if least is None else (("out", least),)
+    streamed = () if least is None else (Streamed("out", least),)
     tile = Tile((1, 2), 64)
     check(body, storages, tile=tile, parallel=2, threads=2, streamed=streamed, rtol=0, atol=0)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from inductor.codegen.cpp import kernel_source
-from inductor.ir import Recorder
+from inductor.ir import Recorder, Streamed
 from primtorch.symbolic import Symbol
 
 _SPEC = importlib.util.spec_from_file_location(
@@ -183,9 +183,10 @@ def rows_apart(rows, columns, dtype):
 @pytest.mark.parametrize("dtype", [F32, *HALVES])
 @pytest.mark.parametrize("columns", [32, 64, 96, 100])
 @pytest.mark.parametrize("threads", [1, 2])
-def test_results_are_written_past_the_caches(dtype, columns, threads):
+@pytest.mark.parametrize("alone", [False, True])
+def test_results_are_written_past_the_caches(dtype, columns, threads, alone):
     body, rows = rows_apart(9, columns, dtype), 18
-    past = [("out", 0)]
+    past = [Streamed("out", alone=alone)]
     assert "ci_stream_" not in kernel_source(make_kernel(body)).text
     assert "ci_stream_" in kernel_source(make_kernel(body, streamed=past)).text
     assert "ci_stream_" not in kernel_source(make_kernel(body, streamed=past), wide=False).text

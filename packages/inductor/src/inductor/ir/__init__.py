@@ -17,6 +17,7 @@ from inductor.ir.kernel import (
     Program,
     Schedule,
     Step,
+    Streamed,
     Tile,
     Vector,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "Size",
     "Stage",
     "Step",
+    "Streamed",
     "Tile",
     "Vector",
     "View",

@@ -76,6 +76,21 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
+class Streamed:
+    """A result that a processor writes past its caches.
+
+    Fields:
+        buffer: the result.
+        least: its bytes from which on; 0: it is known to be so large.
+        alone: only where one thread does the whole kernel.
+    """
+
+    buffer: str
+    least: int = 0
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Decisions:
     """How a kernel's loops run.
 
@@ -91,8 +106,7 @@ class Decisions:
             threading threshold.
         bytes: bytes moved.
         wide_index: some buffer has 2**31 elements or more (or may have).
-        streamed: results that a processor writes past its caches, each with the bytes from which on; 0: they are known
-            to be so large.
+        streamed: results that a processor writes past its caches.
         places: at how many places in turn a processor's only loop reads on.
     """
 
@@ -103,7 +117,7 @@ class Decisions:
     work: Size
     bytes: Size
     wide_index: bool
-    streamed: tuple[tuple[str, int], ...] = ()
+    streamed: tuple[Streamed, ...] = ()
     places: int = 1
 
 

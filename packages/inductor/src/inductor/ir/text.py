@@ -190,8 +190,10 @@ def kernel_text(kernel: Kernel) -> str:
     if decisions.wide_index:
         how.append("64-bit index")
     how.extend(
-        f"{buffer} past the caches" + (f" from {least} bytes on" if least else "")
-        for buffer, least in decisions.streamed
+        f"{streamed.buffer} past the caches"
+        + (f" from {streamed.least} bytes on" if streamed.least else "")
+        + (" where one thread does all" if streamed.alone else "")
+        for streamed in decisions.streamed
     )
     if decisions.places > 1:
         how.append(f"at {decisions.places} places in turn")

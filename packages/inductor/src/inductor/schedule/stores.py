@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from inductor.analysis.cost import smallest
 from inductor.ir.index import inner_symbols, outer_symbols
-from inductor.ir.kernel import Kernel
+from inductor.ir.kernel import Kernel, Streamed
 from inductor.ir.operations import Indirect, combines
 from primtorch.symbolic import free_symbols, substitute
 
@@ -26,13 +26,18 @@ if TYPE_CHECKING:
     from inductor.ir.operations import Operation, Size
     from primtorch.symbolic import Symbol
 
-__all__ = ["LARGE", "LARGE_AND_READ", "with_streams"]
+__all__ = ["LARGE", "LARGE_AND_READ", "MOVED", "MOVED_BY_SEVERAL", "with_streams"]
 
 LARGE = 4 << 20
 LARGE_AND_READ = 16 << 20
 """Bytes from which on a result is written past the caches (measured on 1 MB of second cache for each core and 32 MB of
-third, shared): four times the second cache, and half of the third for one straight run of memory that a later step
-reads. Rows that lie apart each start slowly when the caches first read what is overwritten, whoever reads them."""
+third, shared): four times the second cache where rows lie apart, each of which starts slowly when the caches first read
+what is overwritten, and for a transposition; half of the third for one straight run that a later step reads."""
+MOVED = 16 << 20
+MOVED_BY_SEVERAL = 32 << 20
+"""Bytes that a kernel moves from which on its straight runs that no later step reads go past the caches: half of the
+third cache where one thread does all; all of it with several, which share the way to memory and not that to the caches.
+"""
 _MOST = 4
 """Stores of a kernel: a processor collects few lines at a time before it writes them."""
 
@@ -63,44 +68,76 @@ def _with_streams(kernel: Kernel, read_later: set[str]) -> Kernel:
         return kernel  # blocks of columns
     taken = dict(kernel.reuses)
     local = {row.name for row in kernel.locals}
-    streamed: dict[str, int] = {}
+    streamed: dict[str, Streamed] = {}
     for store in stores:
         buffer = str(store.buffer)
         kept = {buffer, taken.get(buffer, buffer)} & body.reads or buffer in local
         if kept or combines(store) or len(store.operands) > 1:
             continue
-        least = _least(store, kernel, later=buffer in read_later)
-        if least is not None:
-            streamed[buffer] = least
+        how = _streamed(store, kernel, later=buffer in read_later)
+        if how is not None:
+            streamed[buffer] = how
     if not streamed:
         return kernel
-    decisions = replace(kernel.decisions, streamed=tuple(streamed.items()))
+    decisions = replace(kernel.decisions, streamed=tuple(streamed.values()))
     return replace(kernel, decisions=decisions)
 
 
-def _least(store: Operation, kernel: Kernel, *, later: bool) -> int | None:
-    """From how many bytes on a result goes past the caches: 0 if it is known to do so, None if not to."""
-    body = kernel.body
+def _streamed(store: Operation, kernel: Kernel, *, later: bool) -> Streamed | None:
+    """How a result goes past the caches; None if it does not."""
+    body, buffer = kernel.body, str(store.buffer)
     copy = kernel.decisions.tile is not None and sum(1 for _ in body.operations()) == 2
     extents = _extents(body)
-    indirect = (operation.attribute for _, operation, _ in body.operations())
-    placed = {found.symbol for found in indirect if isinstance(found, Indirect)}
     assert store.index is not None
     last = next(reversed(extents), None)
     if last is None or substitute(store.index, {last: last + 1}) - store.index != 1:
         return None
-    size: int = store.dtype.itemsize
-    known = True
-    for symbol in free_symbols(store.index):
+    count, known = _elements(store, kernel, extents)
+    if count is None:
+        return None
+    size = count * store.dtype.itemsize
+    if copy or _broken(store, extents):
+        if known:
+            return Streamed(buffer) if size >= LARGE else None
+        return Streamed(buffer, LARGE) if copy else None
+    if not known:
+        return None
+    if later:
+        return Streamed(buffer) if size >= LARGE_AND_READ else None
+    moved = _moved(kernel, extents)
+    if moved < MOVED:
+        return None
+    return Streamed(buffer, alone=moved < MOVED_BY_SEVERAL)
+
+
+def _moved(kernel: Kernel, extents: dict[Symbol, Size]) -> int:
+    """Bytes of memory that the kernel reads and writes, each element once; unknown sizes count as their least."""
+    dtypes = {argument.buffer: argument.dtype for argument in kernel.arguments}
+    found = dict.fromkeys(dtypes, 0)
+    for _, operation, _ in kernel.body.operations():
+        buffer = operation.buffer
+        if operation.index is None or buffer is None or buffer not in dtypes:
+            continue  # a private row is in the caches
+        count, _ = _elements(operation, kernel, extents)
+        found[buffer] = max(found[buffer], (count or 0) * dtypes[buffer].itemsize)
+    return sum(found.values())
+
+
+def _elements(
+    access: Operation, kernel: Kernel, extents: dict[Symbol, Size]
+) -> tuple[int | None, bool]:
+    """How many elements an access comes to, at least, and whether that is known; None where data say which."""
+    indirect = (operation.attribute for _, operation, _ in kernel.body.operations())
+    placed = {found.symbol for found in indirect if isinstance(found, Indirect)}
+    assert access.index is not None
+    count, known = 1, True
+    for symbol in free_symbols(access.index):
         if symbol in placed:
-            return None
+            return None, False
         extent = extents.get(symbol, 1)  # a size's symbol: some extent has it too
         known = known and isinstance(extent, int)
-        size *= smallest(extent)
-    limit = LARGE if copy or not later or _broken(store, extents) else LARGE_AND_READ
-    if known:
-        return 0 if size >= limit else None
-    return limit if copy else None
+        count *= smallest(extent)
+    return count, known
 
 
 def _extents(body: LoopBody) -> dict[Symbol, Size]:

@@ -46,6 +46,8 @@ class EntryPrinter(StatementPrinter):
                 self.line(f"const i64 row_length = {self._row_length()};")
             self.line(f"{kind} *const w{position} = ({kind} *)w[{k}]{ahead};")
         self.line("u32 bad = 0;")
+        if self.wide and any(streamed.alone for streamed in self.kernel.decisions.streamed):
+            self.line(f"const bool alone = end - begin == {self._total()};")
         width = self.block if self.column else 1
         for local in self.kernel.locals:
             kind, name = self._memory_type(local.dtype), self.locals[local.name]
@@ -73,11 +75,7 @@ class EntryPrinter(StatementPrinter):
         """The exported function: shares the collapsed loops, combines what threads accumulated."""
         lines = ['extern "C" int KERNEL(char *const *p, const i64 *s, i64 threads) {']
         lines.extend(f"  {text}" for text in self.parameters)
-        extents = self._loop_extents()[: self.parallel]
-        if self.split_last:
-            body = self.kernel.body
-            extents = [self.index((body.reduction_ranges or body.ranges)[-1])]
-        lines.append(f"  const i64 total = {' * '.join(extents) if extents else '1l'};")
+        lines.append(f"  const i64 total = {self._total()};")
         shared = self.parallel or self.split_last
         # rows of sums are needed even where there is nothing to add
         least = "(total < 1 ? 1 : total)" if self.accumulates else "total"
@@ -94,6 +92,14 @@ class EntryPrinter(StatementPrinter):
             lines.extend(self._rows_combination())
         lines.append("  return bad;\n}")
         return "\n".join(lines)
+
+    def _total(self) -> str:
+        """How many shares the threads divide."""
+        extents = self._loop_extents()[: self.parallel]
+        if self.split_last:
+            body = self.kernel.body
+            extents = [self.index((body.reduction_ranges or body.ranges)[-1])]
+        return " * ".join(extents) if extents else "1l"
 
     def _lone_vector(self) -> bool:
         """Whether the vector loop itself is divided among threads."""

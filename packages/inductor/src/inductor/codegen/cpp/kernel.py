@@ -159,7 +159,8 @@ class _KernelPrinter(SweepPrinter):
         source = f"(const {kind} *)&{self._address(load.buffer, load.index)}"
         target = f"({kind} *)&{self._address(store.buffer, store.index)}"
         (stride,) = self.turned.values()
-        least = dict(self.kernel.decisions.streamed).get(store.buffer)
+        found = (s.least for s in self.kernel.decisions.streamed if s.buffer == store.buffer)
+        least = next(found, None)
         large = "false" if least is None else "true"
         if least:
             large = f"{' * '.join(extents)} * {itemsize} >= {least}l"

@@ -50,10 +50,10 @@ CI_STRIP ci_narrow_f16(u16 *to, const f32 *from) {
 #endif
 }
 
-// As stores past the caches, where `to` is the beginning of a line; `ci_streamed` puts them before what follows.
-CI_STRIP ci_stream_lines(void *to, const void *from) {
+// As stores past the caches, if they are to be and `to` is the beginning of a line; `ci_streamed` puts them before what follows.
+CI_STRIP ci_stream_lines(void *to, const void *from, bool past) {
 #if defined(__AVX512F__)
-  if (((u64)to & 63) == 0) {
+  if (past && ((u64)to & 63) == 0) {
     for (int k = 0; k < N; k += 64) {
       ci_line line;
       __builtin_memcpy(&line, (const char *)from + k, 64);
@@ -64,16 +64,16 @@ CI_STRIP ci_stream_lines(void *to, const void *from) {
 #endif
   __builtin_memcpy(to, from, N);
 }
-CI_STRIP ci_stream_f32(f32 *to, const f32 *from) { ci_stream_lines<N * 4>(to, from); }
-CI_STRIP ci_stream_bf16(u16 *to, const f32 *from) {
+CI_STRIP ci_stream_f32(f32 *to, const f32 *from, bool past = true) { ci_stream_lines<N * 4>(to, from, past); }
+CI_STRIP ci_stream_bf16(u16 *to, const f32 *from, bool past = true) {
   u16 half[N] __attribute__((aligned(64)));
   ci_narrow_bf16<N>(half, from);
-  ci_stream_lines<N * 2>(to, half);
+  ci_stream_lines<N * 2>(to, half, past);
 }
-CI_STRIP ci_stream_f16(u16 *to, const f32 *from) {
+CI_STRIP ci_stream_f16(u16 *to, const f32 *from, bool past = true) {
   u16 half[N] __attribute__((aligned(64)));
   ci_narrow_f16<N>(half, from);
-  ci_stream_lines<N * 2>(to, half);
+  ci_stream_lines<N * 2>(to, half, past);
 }
 // Neighbours as floats, those at even places first: halves of words, which takes two instructions for two vectors.
 CI_STRIP ci_widen_bf16(f32 *to, const u16 *from) {

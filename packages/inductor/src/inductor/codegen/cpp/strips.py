@@ -21,6 +21,7 @@ from primtorch.symbolic import substitute
 if TYPE_CHECKING:
     from inductor.codegen.cpp.reductions import Accumulator
     from inductor.ir import Operation, Size
+    from inductor.ir.kernel import Streamed
     from primtorch.symbolic import Symbol
 
 __all__ = ["StripPrinter"]
@@ -131,7 +132,7 @@ class StripPrinter(EntryPrinter):
             verb, source = "to", operation.operands[0]
             if operation.dtype in _NARROWED:
                 verb, source = self._narrowing(source, position, operation.dtype)
-            elif operation.dtype is not torch.float32 or not self._streams(operation):
+            elif operation.dtype is not torch.float32 or self._streamed(operation) is None:
                 continue
             if verb == "to" and self.operations[source].dtype is torch.float32:
                 found[position] = source
@@ -143,9 +144,10 @@ class StripPrinter(EntryPrinter):
         assert operation.index is not None
         return substitute(operation.index, {variable: variable + 1}) - operation.index
 
-    def _streams(self, operation: Operation) -> bool:
-        """Whether a result is written past the caches; the instructions are those of 512-bit vectors."""
-        return self.wide and (operation.buffer, 0) in self.kernel.decisions.streamed
+    def _streamed(self, operation: Operation) -> Streamed | None:
+        """How a result is written past the caches, if it is; the instructions are those of 512-bit vectors."""
+        streamed = self.kernel.decisions.streamed if self.wide else ()
+        return next((s for s in streamed if s.buffer == operation.buffer and not s.least), None)
 
     def _repeatable(self, positions: list[int]) -> bool:
         """Whether doing a point twice gives the same: nothing that is read is written."""
@@ -208,12 +210,13 @@ class StripPrinter(EntryPrinter):
             assert operation.buffer is not None
             assert operation.index is not None
             address = self._address(operation.buffer, operation.index)
-            streams = self._streams(operation)
-            verb = "stream" if streams else "narrow"
-            self.streaming = self.streaming or streams
-            self.line(
-                f"ci_{verb}_{storage_type(operation.dtype)}<{count}>(&{address}, y{position});"
-            )
+            streamed = self._streamed(operation)
+            verb, where = "narrow", ""
+            if streamed is not None:
+                verb, where = "stream", ", alone" if streamed.alone else ""
+                self.streaming = True
+            kind = storage_type(operation.dtype)
+            self.line(f"ci_{verb}_{kind}<{count}>(&{address}, y{position}{where});")
         self._at_strip(variable, name)
 
     def _at_strip(self, variable: Symbol, name: str) -> None:
