@@ -17,7 +17,7 @@ from inductor.ir.nodes import View
 from inductor.lowering.builder import layout_for
 from inductor.lowering.pointwise import cost, reader
 from inductor.lowering.registry import lowers
-from inductor.lowering.views import clamp_start
+from inductor.lowering.views import from_front, slice_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -208,8 +208,8 @@ def slice_scatter(
 ) -> Value:
     """`source` written into a slice."""
     axis = dim % len(x.shape)
-    begin = clamp_start(0 if start is None else start, x.shape[axis])
     count = source.shape[axis]
+    begin = slice_start(start, end, step, x.shape[axis], count)
     stop = begin + (count - 1) * step + 1
     whole = stop == x.shape[axis]
 
@@ -232,7 +232,7 @@ def slice_scatter(
 def select_scatter(builder: Builder, x: Value, source: Value, dim: int, index: Size) -> Value:
     """`source` written at one place of a dimension."""
     axis = dim % len(x.shape)
-    at = x.shape[axis] + index if isinstance(index, int) and index < 0 else index
+    at = from_front(index, x.shape[axis])
 
     def limits(recorder: Recorder, place: Coordinates) -> Scalar | None:
         coordinate = recorder.index_expression(place[axis], torch.int64)

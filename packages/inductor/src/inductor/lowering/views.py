@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from inductor.errors import UnsupportedOperationError
 from inductor.ir.index import delinearize, product
 from inductor.ir.nodes import View
 from inductor.lowering.layouts import same_layout
 from inductor.lowering.registry import lowers
 from inductor.lowering.values import Coordinates, Value
-from primtorch.symbolic import bounds, maximum
+from primtorch.symbolic import bounds, maximum, minimum
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -306,12 +305,27 @@ def clamp_start(start: Size, extent: Size) -> Size:
     """A slice's start as Python has it."""
     if isinstance(start, int) and isinstance(extent, int):
         return min(max(start + extent if start < 0 else start, 0), extent)
-    lower, upper = bounds(start)
+    return maximum(from_front(start, extent), 0)  # past the end there are no elements
+
+
+def from_front(index: Size, extent: Size) -> Size:
+    """An index, counted from the end where it is negative, as one from the front.
+
+    Capture knows the sign of a symbol by a guard that isn't told here.
+    """
+    lower, upper = bounds(index)
     if lower is not None and lower >= 0:
-        return start  # past the end there are no elements, wherever they would begin
+        return index
     if upper is not None and upper < 0:
-        return maximum(extent + start, 0)
-    return start
+        return index + extent
+    return index + extent * minimum(maximum(-index, 0), 1)
+
+
+def slice_start(start: Size | None, end: Size | None, step: Size, extent: Size, count: Size) -> Size:
+    """Where the `count` elements of a slice begin."""
+    if step == 1 and (end is None or (isinstance(end, int) and end >= _INFINITE)):
+        return extent - count  # what capture decided of the start is in the length
+    return clamp_start(0 if start is None else start, extent)
 
 
 def narrow(builder: Builder, x: Value, axis: int, start: Size, step: Size, extent: Size) -> Value:
@@ -343,10 +357,7 @@ def slice_(
     """Part of one dimension."""
     axis = dim % len(x.shape)
     count = builder.fact.shape[axis]
-    if step == 1 and (end is None or (isinstance(end, int) and end >= _INFINITE)):
-        begin = x.shape[axis] - count  # what capture decided of the start is in the length
-    else:
-        begin = clamp_start(0 if start is None else start, x.shape[axis])
+    begin = slice_start(start, end, step, x.shape[axis], count)
     return narrow(builder, x, axis, begin, step, count)
 
 
@@ -379,11 +390,7 @@ def select_at(builder: Builder, x: Value, axis: int, index: Size) -> Value:
 def select(builder: Builder, x: Value, dim: int, index: Size) -> Value:
     """One element of a dimension."""
     axis = dim % len(x.shape)
-    if isinstance(index, int) and index < 0:
-        index = x.shape[axis] + index
-    elif not isinstance(index, int) and (bounds(index)[0] or -1) < 0:
-        raise UnsupportedOperationError("select", "the sign of the index isn't known")
-    return select_at(builder, x, axis, index)
+    return select_at(builder, x, axis, from_front(index, x.shape[axis]))
 
 
 @lowers(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, view=True)
