@@ -36,9 +36,7 @@ PROGRAMS = {
 def test_bounds_that_count_from_the_end(name):
     program = PROGRAMS[name]
     compile_api.reset()
-    compiled = compile_api.compile(
-        program, dynamic=True, fullgraph=True, options={"strict": True}
-    )
+    compiled = compile_api.compile(program, dynamic=True, fullgraph=True, options={"strict": True})
     for size, number in ((5, 4), (9, 3), (7, 4), (8, 5), (8, 8), (6, 2)):
         x = torch.randn(size, 3, requires_grad=True)
         y = x.detach().clone().requires_grad_()

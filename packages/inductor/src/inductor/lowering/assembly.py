@@ -4,7 +4,7 @@
 computed by choosing, at each place, which tensor is read (only that one).
 """
 
-# ruff: noqa: ARG001  # a lowering has its operator's signature
+# a lowering has its operator's signature
 
 from __future__ import annotations
 

@@ -125,6 +125,8 @@ def reshape_coordinates(
     old: tuple[Size, ...], new: tuple[Size, ...]
 ) -> Callable[[Coordinates], Coordinates]:
     """Coordinates in a tensor of shape `old` of the element at coordinates of its reshape to `new`."""
+    if 0 in old or 0 in new:  # there is no element
+        return lambda _: (0,) * len(old)
     blocks = _blocks(old, new)
     if blocks is None:
 
@@ -321,7 +323,9 @@ def from_front(index: Size, extent: Size) -> Size:
     return index + extent * minimum(maximum(-index, 0), 1)
 
 
-def slice_start(start: Size | None, end: Size | None, step: Size, extent: Size, count: Size) -> Size:
+def slice_start(
+    start: Size | None, end: Size | None, step: Size, extent: Size, count: Size
+) -> Size:
     """Where the `count` elements of a slice begin."""
     if step == 1 and (end is None or (isinstance(end, int) and end >= _INFINITE)):
         return extent - count  # what capture decided of the start is in the length
@@ -535,6 +539,8 @@ def flip(builder: Builder, x: Value, dims: Any) -> Value:
 @lowers(aten.roll.default)
 def roll(builder: Builder, x: Value, shifts: Any, dims: Any = ()) -> Value:
     """Dimensions rotated."""
+    if any(isinstance(size, int) and size == 0 for size in x.shape):
+        return _moved(builder, x, x.load)
     if not dims:
         flat = (product(x.shape),)
         base = reshape_coordinates(x.shape, flat)

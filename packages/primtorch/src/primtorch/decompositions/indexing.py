@@ -207,6 +207,8 @@ def index_fill(self: Tensor, dim: int, index: Tensor, value: Number) -> Tensor:
         raise RuntimeError(
             "index_fill_(): Converting complex Scalar to non-complex type is not supported"
         )
+    if self.numel() == 0:  # eager doesn't look at the index
+        return aten.clone.default(self)
     return _put_slices(self, dim, index, _constant(self, value), accumulate=False)
 
 
@@ -221,6 +223,8 @@ def index_fill_tensor(self: Tensor, dim: int, index: Tensor, value: Tensor) -> T
         raise IndexError("index_fill_(): Expected dtype int64 for index.")
     if index.dim() > 1:
         raise IndexError("Index has to be a vector/scalar")
+    if self.numel() == 0:
+        return aten.clone.default(self)
     return _put_slices(self, dim, index, cast(value, self.dtype), accumulate=False)
 
 

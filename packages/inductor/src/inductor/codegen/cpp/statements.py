@@ -18,10 +18,10 @@ from inductor.codegen.cpp.types import C_TYPES, Value, storage_type
 from inductor.ir import constant_value
 from inductor.ir.index import inner_symbols, outer_symbols
 from inductor.ir.operations import DIVISIONS, HALF_DTYPES, Indirect, combines, value_dtype
-from primtorch.symbolic import Symbol, free_symbols, substitute
+from primtorch.symbolic import Symbol, bounds, free_symbols, substitute
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from inductor.ir import Kernel, Operation, Size
 
@@ -424,14 +424,17 @@ class StatementPrinter:
         divisor = self.operations[operation.operands[1]]
         return divisor.name != "constant" or constant_value(str(divisor.attribute)) == 0
 
-    def hoistable(self, position: int) -> bool:
-        """Whether the operation may be printed before a loop it does not depend on."""
+    def hoistable(self, position: int, over: Iterable[Symbol]) -> bool:
+        """Whether the operation may be printed before the loops `over`, which it does not depend on."""
         operation = self.operations[position]
         if operation.name in _PINNED:
             return False
-        return not (
-            operation.name == "load" and operation.buffer in self.written | self.locals.keys()
-        )
+        if operation.name != "load":
+            return True
+        if operation.buffer in self.written | self.locals.keys():
+            return False
+        # What a loop without turns reads need not exist.
+        return all((bounds(self._extents[variable])[0] or 0) > 0 for variable in over)
 
     def split(self, positions: list[int], variable: Symbol) -> tuple[list[int], list[int]]:
         """Operations that can stand before the loop over `variable`, and those that must stand in it."""
@@ -442,7 +445,7 @@ class StatementPrinter:
             operation = self.operations[position]
             if (
                 variable in self.depends[position]
-                or not self.hoistable(position)
+                or not self.hoistable(position, (variable,))
                 or not pinned.isdisjoint(operation.operands)
             ):
                 within.append(position)
@@ -462,7 +465,7 @@ class StatementPrinter:
         for position in positions:
             if (
                 not chosen.isdisjoint(self.depends[position])
-                or not self.hoistable(position)
+                or not self.hoistable(position, variables)
                 or not pinned.isdisjoint(self.operations[position].operands)
             ):
                 within.append(position)
