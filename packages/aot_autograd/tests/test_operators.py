@@ -95,6 +95,20 @@ def test_an_out_tensor_of_a_wider_dtype_is_cast_to(agree):
     )
 
 
+def test_factories_fill_an_out_tensor_in_its_dtype(agree):
+    def function(matrix, row):
+        column = matrix[:, 1]
+        return (
+            torch.eye(3, out=matrix),
+            torch.full((3,), 2.5, out=column),
+            torch.arange(3, out=row[:3]),
+            torch.linspace(0, 1, 4, out=row[3:]),
+            torch.ones(7, out=row),
+        )
+
+    agree(function, lambda: [torch.zeros(3, 3, dtype=torch.float64), torch.zeros(7)])
+
+
 def test_gradients_that_aten_counts_by_data_are_traced(agree):
     from primtorch import decomposition_table
 

@@ -107,6 +107,8 @@ def mutation(
         return _foreach(operator, args, kwargs)
     if operator.overloadpacket in LAYOUT_CHANGES:
         return change_layout(context, operator, args, kwargs)
+    if operator is aten.resize_.default and args[0].shape == tuple(args[1]) and not kwargs:
+        return args[0]  # as a factory does with its `out=` tensor
     if operator.overloadpacket in REFUSED:
         raise UnsupportedOperator(
             f"{operator} while tracing",
@@ -186,6 +188,10 @@ def _through_functional(
                 call_kwargs[argument.name] = argument.default_value
             else:
                 call_args.append(argument.default_value)
+    own = {argument.name for argument in schema}
+    for argument in form._schema.arguments:
+        if argument.name in ("dtype", "device") and argument.name not in own:  # of a factory
+            call_kwargs[argument.name] = getattr(written[0], argument.name)
     results = context.handle(form, tuple(call_args), call_kwargs)
     if not isinstance(results, (tuple, list)):
         results = (results,)

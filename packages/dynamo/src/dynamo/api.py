@@ -95,7 +95,7 @@ def optimize(
 def _as_function(target: Any) -> types.FunctionType:
     if isinstance(target, CompiledFunction):
         return target.__wrapped__
-    if isinstance(target, types.FunctionType):
+    if isinstance(target, types.FunctionType) and not _is_transform(target):
         return target
     if not callable(target):
         raise UsageError(f"{type(target).__name__} is not callable")
@@ -104,6 +104,11 @@ def _as_function(target: Any) -> types.FunctionType:
         return target(*args, **kwargs)
 
     return cast("types.FunctionType", call)
+
+
+def _is_transform(function: types.FunctionType) -> bool:
+    """Whether a transform of `torch.func` returned the function: what it does is known, how is not captured."""
+    return str(function.__globals__.get("__name__")).startswith("torch._functorch.")
 
 
 def _calling_module() -> types.FunctionType:

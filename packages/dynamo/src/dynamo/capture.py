@@ -77,6 +77,7 @@ from dynamo.values.modules import runs_packed
 from dynamo.values.session import Session, runs_in_python
 from dynamo.values.tensor_hooks import require_private
 from dynamo.values.tensor_subclasses import outer_modes
+from primtorch.errors import PrimtorchError
 
 if TYPE_CHECKING:
     import types
@@ -135,7 +136,14 @@ class Request:
 
 
 class UserError(Exception):
-    """The captured program raised; the call has to run eagerly to show it."""
+    """The captured program raised; the call has to run eagerly to show it.
+
+    `otherwise` is what is raised if it runs without raising; a fault of ours if that is None.
+    """
+
+    def __init__(self, otherwise: CaptureError | None = None) -> None:
+        super().__init__()
+        self.otherwise = otherwise
 
 
 def capture(request: Request) -> Captured:
@@ -359,9 +367,15 @@ def _check_break(request: Request, machine: Machine, stop: GraphBreak) -> str:
     else:
         code, line = machine.frames[-1].code, machine.frames[-1].line
     if request.fullgraph if machine.breaks_raise is None else machine.breaks_raise:
-        raise CaptureError(
-            stop.reason, stop.why, code.co_qualname, code.co_filename, line
-        ) from stop.__cause__
+        error = CaptureError(stop.reason, stop.why, code.co_qualname, code.co_filename, line)
+        if (
+            stop.reason is BreakReason.OPERATOR_FAILED
+            and request.fullgraph
+            and not isinstance(stop.__cause__, PrimtorchError)
+            and not machine.in_try(everything=True)
+        ):
+            raise UserError(error) from stop.__cause__  # the program's mistake: eager tells it
+        raise error from stop.__cause__
     return describe_break(stop.reason, stop.why, code.co_qualname, code.co_filename, line)
 
 

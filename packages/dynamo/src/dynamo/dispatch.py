@@ -419,6 +419,8 @@ class Compiler:
             if error.__cause__ is not None:
                 error.__cause__.__traceback__ = None
             raise
+        if error.otherwise is not None:
+            raise error.otherwise from error.__cause__
         fault = InternalError(
             f"capture of {function.__qualname__} raised {error.__cause__!r}, which running it does not"
         )

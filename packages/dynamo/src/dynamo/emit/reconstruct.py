@@ -14,6 +14,7 @@ import datetime as dt
 import decimal
 import enum
 import functools
+import gc
 import pathlib
 import random
 import types
@@ -77,11 +78,24 @@ _PERMANENT = (
     range,
     complex,
     float,
-    frozenset,
     pathlib.PurePath,
     torch._ops.OpOverload,
     torch._ops.OpOverloadPacket,
 )
+# Immutable, made of no other objects: one made in the capture does for every call.
+_ALL_TOLD = (
+    dt.date,
+    dt.time,
+    dt.datetime,
+    dt.timedelta,
+    dt.timezone,
+    decimal.Decimal,
+    complex,
+    float,
+)
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+# Types of C all of whose state is copied piece by piece.
+_STATE_IS_SEEN = (dict, list, set, collections.deque, types.SimpleNamespace)
 
 
 _data_class_marks: Any = dataclasses
@@ -307,8 +321,12 @@ class Emitter:
             return self.remember(
                 value, self._fresh(f"set(({self._list(value)},))" if value else "set()")
             )
-        if kind is range:
+        if kind is range or kind in _ALL_TOLD:
             return self.constant(value)
+        if kind is frozenset:
+            return self.remember(value, self._fresh(f"frozenset([{self._list(value)}])"))
+        if kind is bytearray:
+            return self.remember(value, self._fresh(f"bytearray({bytes(value)!r})"))
         if kind is slice:
             return self._fresh(f"slice({self._list((value.start, value.stop, value.step))})")
         if kind is types.MethodType and (
@@ -365,11 +383,10 @@ class Emitter:
             return removed_handle(self, value)
         if hasattr(value, "__next__"):
             return self._iterator(value)
-        if kind in (type({}.keys()), type({}.values()), type({}.items())):
-            name = {"dict_keys": "keys", "dict_values": "values", "dict_items": "items"}[
-                kind.__name__
-            ]
-            return self._fresh(f"{self.value(value.mapping)}.{name}()")
+        if isinstance(value, _VIEWS):
+            name = kind.__name__.rpartition("_")[2]
+            (mapping,) = gc.get_referents(value)  # `value.mapping` is a proxy of it
+            return self._fresh(f"{self.value(mapping)}.{name}()")
         if self.session.is_created(value) or isinstance(
             value, dict | list | set | tuple | collections.deque
         ):
@@ -483,9 +500,7 @@ class Emitter:
             base = next(base for base in (int, float, str) if isinstance(value, base))
             name = self._fresh(f"{base.__name__}.__new__({cls}, {base(value)!r})")
         else:
-            name = self._fresh(
-                f"{cls}.__new__({cls})" if _base_new(kind) else f"object.__new__({cls})"
-            )
+            name = self._fresh(f"{self._allocator(kind)}.__new__({cls})")
         self.remember(value, name)
         if isinstance(value, dict):
             put = (
@@ -508,24 +523,42 @@ class Emitter:
             self.line(f"set.update({name}, [{self._list(set.__iter__(value))}])")
         elif isinstance(value, collections.deque):
             self.line(f"{name}.extend([{self._list(iter(value))}])")
-        for attribute, item in getattr(value, "__dict__", {}).items():
-            self.line(f"{name}.__dict__[{attribute!r}] = {self.value(item)}")
+        own = getattr(value, "__dict__", None)
+        if own is not None:
+            self._own_dictionary(own, name)
         self._slots(value, kind, name)
         return name
+
+    def _own_dictionary(self, own: dict[str, Any], name: str) -> None:
+        """The attributes of the object called `name`, in the dictionary that the program may hold too."""
+        known = self._names.get(id(own))
+        if known is not None:
+            self.line(f"{name}.__dict__ = {known}")
+            return
+        self.remember(own, f"{name}.__dict__")
+        for attribute, item in own.items():
+            self.line(f"{name}.__dict__[{attribute!r}] = {self.value(item)}")
+
+    def _allocator(self, kind: type) -> str:
+        """The class whose `__new__` makes an instance without arguments, as its nearest base in C is."""
+        for base in kind.__mro__[:-1]:
+            if type(vars(base).get("__new__")) is not types.BuiltinFunctionType:
+                continue
+            if not issubclass(base, _STATE_IS_SEEN):
+                raise CannotReconstruct(f"a {kind.__qualname__}, whose state is C's")
+            return self.constant(base)
+        return "object"
 
     def _slots(self, value: Any, kind: type, name: str) -> None:
         for base in kind.__mro__:
             for slot, member in vars(base).items():
-                if isinstance(member, types.MemberDescriptorType) and base.__module__ != "builtins":
+                if (
+                    isinstance(member, types.MemberDescriptorType)
+                    and base.__module__ != "builtins"
+                    and slot != "__dict__"
+                ):
                     try:
                         item = member.__get__(value, kind)
                     except AttributeError:
                         continue
                     self.line(f"object.__setattr__({name}, {slot!r}, {self.value(item)})")
-
-
-def _base_new(kind: type) -> bool:
-    """Whether the instance must come from a container's constructor."""
-    return issubclass(kind, dict | list | set | collections.deque) and not isinstance(
-        vars(kind).get("__new__"), staticmethod
-    )

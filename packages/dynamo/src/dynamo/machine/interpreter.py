@@ -43,6 +43,7 @@ class Machine:
         "interpreting",
         "late_hooks",
         "session",
+        "shown",
         "ticks",
     )
 
@@ -58,6 +59,7 @@ class Machine:
         self.ticks = 0
         self.break_ticks = break_ticks
         self.interpreting = True  # the program runs: what it drops is dropped for it, too
+        self.shown: set[tuple[int, int]] = set()  # objects whose `repr` runs, with its function
         self.failed_finally: GraphBreak | None = None  # in a generator that was dropped
         self.breaks_raise: bool | None = None  # in a region of the program that says so
         self.drawing: Drawing | None = None  # where numbers may be drawn before the call

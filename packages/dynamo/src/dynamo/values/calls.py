@@ -8,8 +8,10 @@ is known to have no effect outside the capture; anything else is a graph break.
 from __future__ import annotations
 
 import collections
+import dataclasses
 import functools
 import operator
+import reprlib
 import types
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -76,6 +78,11 @@ OTHER_COMPILER = "torch._dynamo.eval_frame"
 _VALUES = (tuple, frozenset, str, int, float)
 # Their methods are the interpreter's own.
 _STAND_INS = (TracedGenerator, AheadIterator, iteration.UserIterator, iteration.SequenceIterator)
+# The code of functions that `reprlib.recursive_repr`, and `dataclasses` up to Python 3.12, wrap around a `repr`.
+_RECURSIVE_REPR = {reprlib.recursive_repr()(repr).__code__}
+_data_classes: Any = dataclasses
+if hasattr(dataclasses, "_recursive_repr"):
+    _RECURSIVE_REPR.add(_data_classes._recursive_repr(repr).__code__)
 _TENSORS = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 _MARKS = (
     "_torchdynamo_disable",
@@ -213,6 +220,8 @@ def _function(
         if found is not UNRULED:
             return found
     session = machine.session
+    if function.__code__ in _RECURSIVE_REPR and len(args) == 1:
+        return _shown(machine, function, args)
     if not session.is_created(function):
         if function.__module__ and function.__module__.startswith("primtorch"):
             return session.recorder.call(function, args, kwargs)  # a method of the fake itself
@@ -220,6 +229,12 @@ def _function(
             found = transformed_outside(machine, function)
             if found is not None:
                 return call(machine, found, args, kwargs)
+            if not (function.__module__ or "").startswith("torch"):
+                # Named as what it maps: what it does to functorch's stack can't be left in the middle.
+                raise GraphBreak(
+                    BreakReason.UNSUPPORTED_CALL,
+                    f"{function.__code__.co_qualname} of torch.func is not captured",
+                )
         if function.__module__ and function.__module__.startswith("torch"):
             rule = NAMED_RULES.get((function.__module__, function.__qualname__))
             if rule is not None:
@@ -266,6 +281,24 @@ def _function(
             source = AttributeSource(session.known_source(function), "_torchdynamo_orig_callable")
             return call(machine, wrap(session, behind, source), args, kwargs, resumable=resumable)
     return machine.inline(function, args, kwargs, resumable=resumable)
+
+
+def _shown(machine: Machine, function: types.FunctionType, args: tuple[Any, ...]) -> Any:
+    """A `repr` that is guarded against recursion; the library's guard asks an object for its address."""
+    held = {
+        name: machine.session.resolve(cell.cell_contents)
+        for name, cell in zip(
+            function.__code__.co_freevars, machine.session.closure_of(function), strict=True
+        )
+    }
+    key = id(function), id(args[0])
+    if key in machine.shown:
+        return held.get("fillvalue", "...")
+    machine.shown.add(key)
+    try:
+        return call(machine, held["user_function"], args, {})
+    finally:
+        machine.shown.discard(key)
 
 
 def _is_behaviour(value: Any) -> bool:
@@ -341,9 +374,7 @@ def _object(
     if kind is operator.attrgetter:
         return _attrgetter(machine, function, args)
     if kind is operator.methodcaller:
-        name, *rest = function.__reduce__()[1]
-        method = attributes.load(machine, args[0], name)
-        return call(machine, method, tuple(rest), {})
+        return _methodcaller(machine, function, args)
     if kind is operator.itemgetter:
         keys = function.__reduce__()[1]
         found = tuple(subscripts.subscript(machine, args[0], key) for key in keys)
@@ -360,6 +391,15 @@ def _object(
     if isinstance(bound, types.MethodType):
         return call(machine, bound, args, kwargs, resumable=resumable)
     return call_native(machine, function, args, kwargs)
+
+
+def _methodcaller(machine: Machine, function: Any, args: tuple[Any, ...]) -> Any:
+    maker, given = function.__reduce__()
+    if maker is operator.methodcaller:
+        (name, *rest), named = given, {}
+    else:  # with keywords it tells them as a `partial` of its class
+        name, rest, named = maker.args[0], given, maker.keywords
+    return call(machine, attributes.load(machine, args[0], name), tuple(rest), named)
 
 
 def _behind_script(machine: Machine, function: Any) -> Any:

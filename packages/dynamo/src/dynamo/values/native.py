@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import datetime as dt
 import functools
+import re
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -290,7 +291,9 @@ def native_arguments(
     machine: Machine, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments made safe for C code: lazies forced, callables and iterables driven by us."""
-    del function
+    if isinstance(getattr(function, "__self__", None), str | re.Pattern):
+        # These read a text's characters: what its class makes of comparisons is not asked.
+        args = tuple(str.__str__(value) if isinstance(value, str) else value for value in args)
     values = tuple(_argument(machine, value) for value in args)
     return values, {name: _argument(machine, value) for name, value in kwargs.items()}
 

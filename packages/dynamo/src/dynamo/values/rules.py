@@ -331,7 +331,11 @@ def _text(name: str, function: Any) -> None:
         ):
             method = special(kind, "__repr__")
         if method is not None and kind.__module__ != "enum":
-            return machine.inline(method, (value,), {})
+            from dynamo.values import calls
+
+            return calls.call(machine, method, (value,), {})
+        if kind in text.BRACKETS and function is not ascii and text.is_told(machine, value):
+            return text.contents(machine, value)
         if isinstance(value, BaseException):
             return function(_said(machine, value))
         if kind in CONSTANTS or isinstance(value, type | types.ModuleType):

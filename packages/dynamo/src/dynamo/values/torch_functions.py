@@ -48,4 +48,7 @@ _INTERPRETED: frozenset[Any] = frozenset(
 
 def is_leaf(function: types.FunctionType) -> bool:
     """Whether a call of this Python function becomes one node."""
+    if function.__module__ == "torch.nn.init":
+        # The others are no calls that an override sees: what they do under `no_grad` has to be seen as such.
+        return "handle_torch_function" in function.__code__.co_names
     return function.__module__ in _LEAF_MODULES and function not in _INTERPRETED

@@ -297,12 +297,16 @@ def _tuple(session: Session, value: tuple[Any, ...], source: Source) -> Any:
     session.guard(GuardKind.TYPE, source, kind)
     session.guard(GuardKind.LENGTH, source, len(value))
     items = [wrap(session, item, ItemSource(source, i)) for i, item in enumerate(value)]
-    if kind is torch.Size or hasattr(kind, "n_sequence_fields"):
-        copy: Any = kind(items)  # a struct sequence is made by its own type only
+    same = all(a is b for a, b in zip(items, value, strict=True))
+    copy: Any
+    if same and hasattr(kind, "n_sequence_fields"):
+        copy = value  # some have one instance only: `sys.version_info`
+    elif kind is torch.Size or hasattr(kind, "n_sequence_fields"):
+        copy = kind(items)  # a struct sequence is made by its own type only
     else:
         copy = tuple.__new__(kind, items)
         _copy_attributes(value, copy, source)
-    if not all(a is b for a, b in zip(items, value, strict=True)) or kind is not tuple:
+    if not same or kind is not tuple:
         session.remember(copy, source)
         session.remember(value, source)
         session.attribute_memo[(id(value), "<tuple>")] = copy

@@ -179,6 +179,10 @@ def generic_delete(machine: Machine, owner: Any, name: str) -> None:
             raise AttributeError(name)
         session.slot_writes[id(owner), name] = (owner, found, DELETED)
         return
+    deleter = MISSING if found is MISSING else class_attribute(type(found), "__delete__")
+    if type(deleter) is _FUNCTION:
+        calls.call(machine, deleter, (found, owner), {})
+        return
     if is_local(owner):
         if read_local(session, owner, name, MISSING) is MISSING:
             raise AttributeError(name)

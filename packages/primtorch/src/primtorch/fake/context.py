@@ -80,6 +80,8 @@ class ShapeContext:
         name = op._schema.name
         if name in GEOMETRY_MUTATIONS:
             return self._change_geometry(op, args, kwargs)
+        if name == "aten::resize_" and args[0].shape == tuple(args[1]) and not kwargs:
+            return args[0]  # as a factory does with its `out=` tensor
         if name in _REFUSED:
             raise UnsupportedOperatorError(op, "it changes the memory of a tensor in place")
         schema = schema_of(op)

@@ -36,9 +36,15 @@ def overload(name: str) -> OpOverload | None:
     return getattr(packet, overload_name or "default", None)
 
 
+_OPTIONS = frozenset(("dtype", "layout", "device", "pin_memory"))
+
+
 @lru_cache(None)
 def functional_form(operator: OpOverload) -> OpOverload | None:
-    """The overload that computes what a mutating one writes, or None where ATen has none."""
+    """The overload that computes what a mutating one writes, or None where ATen has none.
+
+    That of a factory with `out=` takes the dtype and the device, which are then that tensor's.
+    """
     namespace, _, name = operator._schema.name.partition("::")
     packets: Any = getattr(torch.ops, namespace)
     writes = [
@@ -67,6 +73,17 @@ def functional_form(operator: OpOverload) -> OpOverload | None:
                 continue
             if [(a.name, str(a.type)) for a in found._schema.arguments] == wanted:
                 return found
+    return None if in_place else _factory_form(getattr(packets, name), wanted)
+
+
+def _factory_form(packet: Any, wanted: list[tuple[str, str]]) -> OpOverload | None:
+    """The overload that makes a tensor of the arguments `wanted`, and of options."""
+    for overload_name in packet.overloads():
+        found: OpOverload = getattr(packet, overload_name)
+        named = [(a.name, str(a.type)) for a in found._schema.arguments]
+        plain = [one for one in named if one in wanted or one[0] not in _OPTIONS]
+        if plain == wanted and len(named) > len(plain) and not found._schema.is_mutable:
+            return found
     return None
 
 
