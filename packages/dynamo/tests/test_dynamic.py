@@ -324,6 +324,7 @@ def padded(tokens, mask=None):
     return windows if mask is None else windows * mask.sum()
 
 
+@torch.no_grad()
 @pytest.mark.parametrize("masked", [False, True])
 def test_who_pads_to_a_multiple_is_compiled_for_padding_and_for_none(masked):
     counter, compiled = compiled_with(padded)
@@ -342,6 +343,7 @@ def sizes_in(counter):
     ]
 
 
+@torch.no_grad()
 def test_remainders_of_other_numbers_leave_sizes_alone():
     number = 25
     for tokens, asked in ((torch.randn(2, 24), 24), (torch.randint(0, 9, (2, 24)), number)):
@@ -353,9 +355,16 @@ def test_remainders_of_other_numbers_leave_sizes_alone():
     assert sorted(sizes_in(counter)) == ["x.size(0)", "x.size(1)"]
 
 
+@torch.no_grad()
 def test_a_static_mark_is_kept_where_remainders_are_asked():
     counter, compiled = compiled_with(padded)
     tokens = torch.randint(0, 9, (2, 24))
     dynamo.mark_static(tokens)
     assert same(compiled(tokens), padded(tokens))
+    assert sizes_in(counter) == []
+
+
+def test_remainders_leave_sizes_alone_where_gradients_are():
+    counter, compiled = compiled_with(padded)
+    compiled(torch.randint(0, 9, (2, 24)))
     assert sizes_in(counter) == []

@@ -94,6 +94,57 @@ def test_decoding_past_a_sliding_window_comes_to_rest():
     assert counter.frame_count == before
 
 
+class Window(torch.nn.Module):
+    """Keeps the last tokens: the first calls make the cache longer, later ones cut it out of a longer one."""
+
+    def __init__(self, *, listed):
+        super().__init__()
+        self.listed = listed
+        self.keys = torch.zeros(2, 3, 4)
+        self.layers = [torch.zeros(2, 3, 4)]
+
+    def forward(self, x):
+        if self.listed:
+            whole = torch.cat([self.layers[0], x], 1)
+            self.layers[0] = whole[:, -8:]
+        else:
+            whole = torch.cat([self.keys, x], 1)
+            self.keys = whole[:, -8:]
+        return whole.sum(1)
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_cache_that_the_call_replaces_is_symbolic_from_the_start(listed):
+    """One graph while the window fills, one when it is full, though the cache has other strides from then on."""
+    model, expected = Window(listed=listed), Window(listed=listed)
+    counter, compiled = compiled_with(model)
+    for _ in range(12):
+        x = torch.randn(2, 1, 4)
+        torch.testing.assert_close(compiled(x), expected(x))
+        assert model.keys.stride() == expected.keys.stride()
+        assert model.layers[0].stride() == expected.layers[0].stride()
+    assert counter.frame_count == 2
+
+
+def test_what_is_replaced_and_never_read_stays_static():
+    class Last(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last = torch.zeros(2)
+
+        def forward(self, x):
+            self.last = x * 2
+            return self.last
+
+    counter, compiled = compiled_with(Last())
+    assert same(compiled(torch.ones(3)), torch.full((3,), 2.0))
+    assert all(
+        type(size) is int
+        for node in counter.graphs[0].graph.find_nodes(op="placeholder")
+        for size in node.meta["val"].shape
+    )
+
+
 class Counting(torch.nn.Module):
     def __init__(self, start):
         super().__init__()

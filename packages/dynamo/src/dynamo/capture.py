@@ -460,12 +460,15 @@ def _require_untangled(machine: Machine, emitter: Emitter) -> None:
 
 
 def _require_counters(session: Session) -> None:
-    """A number that the call itself changes can't be a constant: the next call would find another."""
+    """A number that the call itself changes can't be a constant: the next call would find another; so with tensors."""
     sizes = session.recorder.sizes
-    if sizes is None or not sizes.specialised:
+    if sizes is None:
         return
-    changed = {source for source in session.changed_numbers() if source in sizes.specialised}
-    if changed and sizes.history.counts(changed):
+    if sizes.specialised:
+        changed = {source for source in session.changed_numbers() if source in sizes.specialised}
+        if changed and sizes.history.counts(changed):
+            raise Restart
+    if sizes.outgrown(session.replaced()):
         raise Restart
 
 

@@ -30,6 +30,8 @@ from dynamo.source import (
     Source,
     StrideSource,
 )
+from primtorch.errors import DataDependentError
+from primtorch.fake import FakeTensor
 from primtorch.symbolic import (
     Equal,
     Expression,
@@ -39,6 +41,7 @@ from primtorch.symbolic import (
     RealSymbol,
     SizeEnvironment,
     equal,
+    evaluate,
     expression_of,
     text,
 )
@@ -85,13 +88,14 @@ _FUNCTIONS: dict[str, Any] = {
 class History:
     """What sources held when a code object was captured before."""
 
-    __slots__ = ("counters", "dynamic", "former", "seen")
+    __slots__ = ("counters", "dynamic", "former", "relayed", "seen")
 
     def __init__(self) -> None:
         self.seen: dict[Source, Any] = {}
         self.dynamic: set[Source] = set()
         self.counters: set[Source] = set()  # numbers that a call itself changes
         self.former: set[int] = set()
+        self.relayed: set[Source] = set()  # strides of tensors that a call itself replaces
 
     def changed(self, source: Source, value: Any) -> bool:
         """Whether the source held something else in an earlier capture; remembers the value."""
@@ -189,6 +193,7 @@ class Sizes:
         self.marked: dict[Source, tuple[int | None, int | None]] = {}
         self._nodes: dict[str, torch.fx.Node] = {}
         self._strides: dict[Any, Source] = {}
+        self._follows: dict[Source, int | Expression] = {}  # strides, by the sizes
 
     # -- what is symbolic --------------------------------------------------------------------------
 
@@ -249,12 +254,13 @@ class Sizes:
         """The program asks for the remainder of a number: is it the length of a text?
 
         Who pads to multiples, or cuts into windows, is made for any length, so that a graph for this one alone would
-        only be the first of several.
+        only be the first of several. Not so where gradients are: training has batches of one length, and a graph for it
+        takes less memory.
 
         Raises:
             Restart: indices that are an argument have this size; it is symbolic from now on, with their other sizes.
         """
-        if self.dynamic is not None or abs(number) < 2:
+        if self.dynamic is not None or abs(number) < 2 or torch.is_grad_enabled():
             return
         for source, real in arguments:
             sizes = frozenset(size for size in real.shape if size > 1)
@@ -280,10 +286,58 @@ class Sizes:
         for dimension, step in enumerate(strides):
             place = StrideSource(source, dimension)
             changed = self.history.changed(place, step if type(step) is int else None)
-            if changed and type(step) is int and step > 1:
-                found[dimension] = self._size(place, step, (2, None))
+            varies = (changed and type(step) is int) or place in self.history.relayed
+            hint = self._hint(step) if varies else None
+            if hint is not None and hint > 1:
+                found[dimension] = self._size(place, hint, (2, None))
                 own.append(dimension)
         return found, tuple(own)
+
+    def outgrown(self, replaced: Iterable[tuple[Source, Any, Any]]) -> bool:
+        """Whether the call puts tensors where it found some that this capture's guards say are others.
+
+        Their sizes are other ones in the next call, as those of a cache that grows, or their strides don't follow from
+        the sizes any more: a cache that has just become as long as its window is a part of a longer one. What differs
+        is symbolic from now on.
+        """
+        sizes: set[Source] = set()
+        steps: set[Source] = set()
+        for source, before, now in replaced:
+            if type(now) is not FakeTensor or not isinstance(before, torch.Tensor):
+                continue
+            found = [self._hint(size) for size in now.meta.shape]
+            if self.dynamic is None and len(found) == before.dim():
+                for dimension, (old, new) in enumerate(zip(before.shape, found, strict=True)):
+                    place = SizeSource(source, dimension)
+                    if new not in (old, None) and old > 1 and place in self.history.seen:
+                        sizes.add(place)
+            if None not in found:
+                steps.update(self._strides_left(source, now, found))
+        news = (sizes - self.history.dynamic) | (steps - self.history.relayed)
+        self.history.dynamic |= sizes
+        self.history.relayed |= steps
+        return bool(news)
+
+    def _hint(self, value: int | Expression) -> int | None:
+        """What a size or stride is in this call; None where only run time tells."""
+        try:
+            return self.environment.hint(value)
+        except DataDependentError:
+            return None
+
+    def _strides_left(self, source: Source, now: Any, sizes: Sequence[Any]) -> Iterator[Source]:
+        """The strides that would have to follow from `sizes`, and don't."""
+        hints: dict[Any, Any] = dict(self.environment.hints)
+        for name, place in self.sources.items():
+            if not isinstance(place, SizeSource) or place.base != source:
+                continue
+            if place.dimension < len(sizes):
+                hints[expression_of(self.values[name])] = sizes[place.dimension]
+        for dimension, step in enumerate(now.meta.stride):
+            left = StrideSource(source, dimension)
+            expected = self._follows.get(left)
+            if expected is not None and evaluate(expected, hints) != self._hint(step):
+                yield left
 
     def guard_strides(
         self,
@@ -304,7 +358,8 @@ class Sizes:
             name = f"t{len(self._strides)}"
             hint = tensor.stride(dimension)
             found = expression_of(self.environment.create_size(name, hint, lower=0))
-            self._strides[found] = StrideSource(source, dimension)
+            place = self._strides[found] = StrideSource(source, dimension)
+            self._follows[place] = strides[dimension]
             self.guards.append(Guard(None, GuardKind.SHAPE, equal(found, strides[dimension])))
         return tuple(symbolic)
 

@@ -238,43 +238,52 @@ class Session:
             changed.append((source, now))
         return changed
 
-    def changed_numbers(self) -> Iterator[Source]:
-        """Where the program has stored an int other than the one that was there."""
+    def replaced(self) -> Iterator[tuple[Source, Any, Any]]:
+        """Places whose content the program has replaced, with what was there and what is there now."""
         for shadow in self.shadows.values():
             if isinstance(shadow.copy, dict) and shadow.contents_changed:
                 before = shadow.snapshot
                 for key, held in zip(before[::2], before[1::2], strict=True):
-                    now = dict.get(shadow.copy, key)
-                    if type(held) is Lazy and _other_int(held.original, now):
-                        yield held.source
+                    if type(held) is Lazy:
+                        yield held.source, held.original, dict.get(shadow.copy, key)
             elif isinstance(shadow.copy, list | collections.deque):
-                yield from self._changed_elements(shadow)
+                yield from self._replaced_elements(shadow)
             for name, held in (shadow.attributes or {}).items():
-                if type(held) is Lazy and _other_int(held.original, vars(shadow.copy).get(name)):
-                    yield held.source
+                if type(held) is Lazy:
+                    yield held.source, held.original, vars(shadow.copy).get(name)
         for owner, member, value in self.slot_writes.values():
             source = self.sources.get(id(owner))
-            if source is not None and _other_int(getattr(owner, member.__name__, None), value):
-                yield AttributeSource(source, member.__name__)
+            if source is not None:
+                name = member.__name__
+                yield AttributeSource(source, name), getattr(owner, name, None), value
         for (_, name), (names, value) in self.global_writes.items():
-            if _other_int(names.get(name), value):
-                yield self.global_source(names, name)
-        for source, contents in self.changed_cells():
-            if type(contents) is int:
-                yield AttributeSource(source, "cell_contents")
+            yield self.global_source(names, name), names.get(name), value
+        for cell, copy, source in self._cells.values():
+            yield AttributeSource(source, "cell_contents"), _contents(cell), _contents(copy)
 
-    def _changed_elements(self, shadow: Shadow) -> Iterator[Source]:
-        """The length, and numbers in a list, where they are other ones now."""
-        before, now = shadow.original, snapshot(shadow.copy)
-        count = len(now)
+    def changed_numbers(self) -> Iterator[Source]:
+        """Where the program has stored an int other than the one that was there, and lists of another length."""
+        for source, before, now in self.replaced():
+            if type(before) is int and type(now) is int and before != now:
+                yield source
+        for shadow in self.shadows.values():
+            if isinstance(shadow.copy, list | collections.deque):
+                count = len(shadow.original)
+                if self._length_of(shadow) != count:
+                    yield LengthSource(shadow.source)
+
+    def _length_of(self, shadow: Shadow) -> int:
+        count = len(snapshot(shadow.copy))
         if id(shadow.copy) in self.unread:
-            count += len(before) - 1 - shadow.taken
-        elif count == len(before):
+            count += len(shadow.original) - 1 - shadow.taken
+        return count
+
+    def _replaced_elements(self, shadow: Shadow) -> Iterator[tuple[Source, Any, Any]]:
+        """What is in a list of the same length."""
+        before, now = shadow.original, snapshot(shadow.copy)
+        if id(shadow.copy) not in self.unread and len(now) == len(before):
             for place, (old, new) in enumerate(zip(before, now, strict=True)):
-                if _other_int(old, new):
-                    yield ItemSource(shadow.source, place)
-        if count != len(before):
-            yield LengthSource(shadow.source)
+                yield ItemSource(shadow.source, place), old, new
 
     def _is_fixed(self, function: types.FunctionType) -> bool:
         """Whether the entry is for this very function, not for any with its code."""
@@ -457,10 +466,6 @@ class Session:
     def refuse(self, what: str) -> GraphBreak:
         """A value that cannot be followed."""
         return GraphBreak(BreakReason.UNSUPPORTED_VALUE, what)
-
-
-def _other_int(before: Any, now: Any) -> bool:
-    return type(before) is int and type(now) is int and before != now
 
 
 def _contents(cell: types.CellType) -> Any:
