@@ -1,5 +1,6 @@
 """Python's functions of a size that varies: text of it and of conditions on it, `divmod`, `operator.index`."""
 
+import math
 import operator
 
 import pytest
@@ -42,3 +43,29 @@ def test_equal_at_each_size(function, compiles):
             found, wanted = found[0], wanted[0]
         assert torch.equal(found, wanted)
     assert counter.frame_count <= compiles
+
+
+ARITHMETIC = (
+    *("k // 0.1", "7.5 // k", "k % 0.3", "7.7 % k", "k / 0.3", "k ** 0.5", "1.5 ** k", "k ** -1"),
+    *("int(k / 2)", "int(k * 1.5)", "round(k * 0.5)", "round(k / 4)", "math.floor(k * 0.75)"),
+    *("math.ceil(k * 0.25)", "math.trunc(k * 0.5)", "k & 3", "7 & k", "k >> 1", "k << 2"),
+)
+
+
+@pytest.mark.parametrize("expression", ARITHMETIC)
+def test_arithmetic_with_floats_is_pythons_and_needs_no_version_for_each_number(expression):
+    scope = {"math": math}
+    exec(f"def function(x, k):\n    return x * 1, {expression}\n", scope)
+    function, counter = scope["function"], CompileCounter()
+    compiled = dynamo.optimize(counter, options=dynamo.DynamoOptions(strict=True))(function)
+    for number in (4, 5, 7, 3, 10, 6, 9, 2, 11):
+        found, wanted = compiled(torch.ones(2), number)[1], function(torch.ones(2), number)[1]
+        assert type(found) is type(wanted)
+        assert found == wanted, number
+    assert counter.frame_count == 2
+    for number in (-5, -2, -7, -1):
+        try:
+            wanted = function(torch.ones(2), number)[1]
+        except ZeroDivisionError:
+            continue
+        assert compiled(torch.ones(2), number)[1] == wanted, number

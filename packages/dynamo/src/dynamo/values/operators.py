@@ -84,13 +84,25 @@ def _simple(value: Any) -> bool:
 # -- arithmetic ----------------------------------------------------------------------------------------
 
 
+_POWERS = frozenset({operator.pow, operator.ipow})
+
+
+def _reckons_with_floats(left: type, right: type) -> bool:
+    """Whether one operand varies and one is a float: torch's own symbols round otherwise than Python."""
+    if left is torch.SymFloat or right is torch.SymFloat:
+        return True
+    return (left is torch.SymInt and right is float) or (left is float and right is torch.SymInt)
+
+
 def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any) -> Any:
     """`left <op> right`, in place for the in-place operators."""
     kinds = machine.session.recorder.kinds
     if type(left) in _PLAIN and type(right) in _PLAIN and not kinds:
         if type(left) is str:
             right = plain_numbers(right)
-        if type(left) is torch.SymFloat or type(right) is torch.SymFloat:
+        if _reckons_with_floats(type(left), type(right)) or (
+            type(left) is torch.SymInt and type(right) is int and right < 0 and function in _POWERS
+        ):
             from dynamo.values import real_numbers
 
             result = real_numbers.binary(function, left, right)

@@ -57,10 +57,14 @@ _OPERATORS |= {
 
 
 def binary(function: Callable[..., Any], left: Any, right: Any) -> Any:
-    """`left <op> right` of numbers one of which is a float that varies; NotImplemented to leave it."""
+    """`left <op> right` of a number that varies and a float, or a float that varies; NotImplemented to leave it."""
     own = _OPERATORS.get(function)
     if own is None or not isinstance(left, _NUMBERS) or not isinstance(right, _NUMBERS):
         return NotImplemented
+    if type(left) is float and type(right) is torch.SymInt:
+        right = torch.sym_float(right)
+    elif type(left) is torch.SymInt and type(right) in (int, float):
+        left = torch.sym_float(left)
     return own(left, right)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from primtorch.symbolic.expression import Expression, bounds, maximum, minimum, text
+from primtorch.symbolic.expression import Expression, maximum, minimum, text
 from primtorch.symbolic.layout import LAYOUT_QUESTIONS
 from primtorch.symbolic.predicate import (
     Predicate,
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from primtorch.symbolic.environment import SizeEnvironment
 
 RealLike = float | Expression | Real | RealSymbol
+_EXACT = 2**20  # a size times a number of so few bits has no digits to round
 
 
 class Node:
@@ -220,12 +221,19 @@ class IntegerNode(Node):
     def rshift(self, other: IntegerNode) -> IntegerNode:
         return self._integer(self.expression // 2 ** self.environment.constant(other.expression))
 
+    def _low_bits(self, other: IntegerNode) -> IntegerNode | None:
+        """This number and a constant that is all ones at its end: a remainder, of negative numbers too."""
+        mask = other.expression
+        if isinstance(mask, int) and mask >= 0 and not mask & (mask + 1):
+            return self._integer(self.expression % (mask + 1))
+        return None
+
     def _bitwise(self, other: IntegerNode, function: Callable[[int, int], int]) -> IntegerNode:
         constant = self.environment.constant
         return self._integer(function(constant(self.expression), constant(other.expression)))
 
     def bitwise_and(self, other: IntegerNode) -> IntegerNode:
-        return self._bitwise(other, int.__and__)
+        return self._low_bits(other) or other._low_bits(self) or self._bitwise(other, int.__and__)
 
     def bitwise_or(self, other: IntegerNode) -> IntegerNode:
         return self._bitwise(other, int.__or__)
@@ -421,6 +429,9 @@ class RealNode(Node):
 
     def round(self, digits: int | None = None) -> Node:
         if digits is None:
+            ratio = _integer_ratio(self.value)
+            if ratio is not None and isinstance(ratio[1], int) and ratio[1] > 0:
+                return self.environment.node(_nearest(*ratio))
             return self._whole(round)
         return RealNode(round(self._specialised(), digits), self.environment)
 
@@ -444,8 +455,12 @@ class RealNode(Node):
         ratio = _integer_ratio(self.value)
         if ratio is not None:
             numerator, divisor = ratio
-            if (bounds(numerator)[0] or -1) >= 0 and (bounds(divisor)[0] or -1) >= 0:
-                return self.environment.node(numerator // divisor)
+            environment = self.environment
+            if all(map(environment.has_hint, ratio)):
+                up, down = (environment.decide(less_equal(0, part)) for part in ratio)
+                if up is down:
+                    return environment.node(numerator // divisor)
+                return environment.node(-(-numerator // divisor))
         return self._whole(int)
 
     sym_int = trunc
@@ -686,6 +701,12 @@ def _integer_ratio(
         case Real("truediv", (left, right)):
             first, second = _integer_of(left), _integer_of(right)
             return None if first is None or second is None else (first, second)
+        case Real("mul", (left, float(factor))) | Real("mul", (float(factor), left)) if (
+            math.isfinite(factor) and not factor.is_integer()
+        ):
+            count, power = factor.as_integer_ratio()
+            first = _integer_of(left) if max(abs(count), power) <= _EXACT else None
+            return None if first is None else (first * count, power)
         case _:
             single = _integer_of(value)
             return None if single is None else (single, 1)
@@ -704,6 +725,14 @@ def _integer_of(value: RealLike) -> int | Expression | None:
             return None if first is None or second is None else first * second
         case _:
             return None
+
+
+def _nearest(numerator: int | Expression, divisor: int) -> int | Expression:
+    """The integer next to a quotient, the even one of two, as Python rounds."""
+    twice = 2 * numerator + divisor
+    above = twice // (2 * divisor)
+    halfway = 1 - minimum(twice % (2 * divisor), 1)
+    return above - halfway * (above % 2)
 
 
 _RELATIONS: dict[str, Callable[[int | Expression, int | Expression], bool | Predicate]] = {
