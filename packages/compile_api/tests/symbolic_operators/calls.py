@@ -417,6 +417,19 @@ CALLS |= {
     "gated": "F.silu(x) * torch.sigmoid(y)",
 }  # fmt: skip
 
+CALLS |= {
+    "where of a size": "torch.where(m, x, x.shape[0]) + torch.where(m, v.shape[0], x)",
+    "where method of a size": "x.where(m, x.shape[1])",
+    "where of an index and a size": "torch.where(i > 2, i, x.shape[0] - 1)",
+    "setitem of a size": "operator.setitem(c := x.clone(), slice(1, None), x.shape[0]) or c",
+    "setitem of a size everywhere": "operator.setitem(c := x.clone(), Ellipsis, x.shape[0]) or c",
+    "linspace to a size": "torch.linspace(-1, x.shape[0], x.shape[1])",
+    "tensor_split in three": "torch.tensor_split(x, 3)[1].sum(0) + x.tensor_split(3, 0)[2].sum(0)",
+    "roll of channels last": "c.to(memory_format=torch.channels_last).roll(1, 2)",
+    "floor of a fraction": "x * math.floor(x.shape[0] * 0.75) + int(x.shape[1] / 2)",
+    "low bits of a size": "x * (x.shape[0] & 3) + round(x.shape[1] / 4)",
+}
+
 
 def function_of(expression):
     """The expression as a function of the tensors that it names, and their names."""

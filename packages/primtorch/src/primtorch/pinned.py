@@ -12,15 +12,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from primtorch.fake.tensor import FakeTensor
+from primtorch.promotion import result_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-__all__ = ["get_item", "linspace", "max_pool1d", "set_item", "unpinned"]
+__all__ = ["get_item", "linspace", "max_pool1d", "set_item", "tensor_split", "unpinned", "where"]
 
 _eager_pool: Any = torch.nn.functional.max_pool1d
+_where: Any = torch.where
 
 
 def unpinned(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:
@@ -30,22 +32,36 @@ def unpinned(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..
     first = args[0]
     if function is torch.linspace:
         return linspace if any(isinstance(value, torch.SymInt) for value in args) else None
-    if not isinstance(first, FakeTensor) or first.meta.is_static:
+    if function is _where and any(isinstance(value, torch.SymInt) for value in args):
+        return where
+    if function is torch.Tensor.where and any(isinstance(value, torch.SymInt) for value in args):
+        return where_method
+    if not isinstance(first, FakeTensor):
         return None
+    pools = function is _eager_pool or function is torch.max_pool1d
+    if pools and first.device.type == "cpu" and not _wants_gradient(first):
+        return max_pool1d
     if function is torch.Tensor.__setitem__ or function is operator.setitem:
-        return set_item if _is_basic(args[1]) else None
+        varies = isinstance(args[2], torch.SymInt)
+        return set_item if _is_basic(args[1], varies=varies) else None
+    if first.meta.is_static:
+        return None
     if function is torch.Tensor.__getitem__ or function is operator.getitem:
         return get_item if _is_basic(args[1]) else None
-    if function is _eager_pool or function is torch.max_pool1d:
-        return max_pool1d
-    return None
+    if function is torch.tensor_split or function is torch.Tensor.tensor_split:
+        return tensor_split if len(args) > 1 and type(args[1]) is int and args[1] > 0 else None
+    return max_pool1d if pools else None
 
 
-def _is_basic(index: Any) -> bool:
-    """Whether an index selects a view, by numbers of which one varies."""
+def _wants_gradient(tensor: Tensor) -> bool:
+    return torch.is_grad_enabled() and tensor.requires_grad
+
+
+def _is_basic(index: Any, *, varies: bool = False) -> bool:
+    """Whether an index selects a view, by numbers of which one varies if nothing else `varies`."""
     parts = index if isinstance(index, tuple) else (index,)
     plain = (int, slice, torch.SymInt, type(None), type(Ellipsis))
-    return any(isinstance(part, torch.SymInt) for part in parts) and all(
+    return (varies or any(isinstance(part, torch.SymInt) for part in parts)) and all(
         isinstance(part, plain) and not isinstance(part, bool) for part in parts
     )
 
@@ -99,7 +115,8 @@ def linspace(start: Any, end: Any, steps: Any, **options: Any) -> Tensor:
         steps: how many.
         **options: those of a factory.
     """
-    numbers = isinstance(start, int | float) and isinstance(end, int | float)
+    plain = (int, float, torch.SymInt)
+    numbers = isinstance(start, plain) and isinstance(end, plain)
     dtype = options.get("dtype") or torch.get_default_dtype()
     if not numbers or dtype not in (torch.float32, torch.float64) or "out" in options:
         return torch.linspace(start, end, steps, **options)
@@ -129,6 +146,37 @@ def max_pool1d(
         return (rest, value[0] if isinstance(value, tuple | list) else value)
 
     strides = flat(kernel_size if stride in (None, [], ()) else stride, 1)
-    return torch.max_pool2d(
+    found = torch.max_pool2d(
         input.unsqueeze(-2), flat(kernel_size, 1), strides, flat(padding, 0), flat(dilation, 1), ceil_mode,
     ).squeeze(-2)  # fmt: skip
+    # Without a gradient, eager's kernel on a CPU is another one, and its result row-major.
+    return found if _wants_gradient(input) or input.device.type != "cpu" else found.contiguous()
+
+
+def where(condition: Tensor, input: Any, other: Any) -> Tensor:
+    """`torch.where` with an integer that varies on one side or both."""
+    dtype = result_dtype(input, other)
+    sides = [
+        side if isinstance(side, torch.Tensor) else condition.new_full((), side, dtype=dtype)
+        for side in (input, other)
+    ]
+    return _where(condition, *sides)
+
+
+def where_method(input: Any, condition: Tensor, other: Any) -> Tensor:
+    """`Tensor.where`, likewise."""
+    return where(condition, input, other)
+
+
+def tensor_split(input: Tensor, sections: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """`torch.tensor_split` into a number of parts: which of them are one longer is not asked."""
+    if not input.dim():
+        raise RuntimeError(
+            "tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims"
+        )
+    size, start, parts = input.size(dim), 0, []
+    for part in range(sections):
+        length = (size + sections - 1 - part) // sections
+        parts.append(input.narrow(dim, start, length))
+        start = start + length
+    return tuple(parts)

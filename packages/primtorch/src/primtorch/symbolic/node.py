@@ -431,7 +431,7 @@ class RealNode(Node):
         if digits is None:
             ratio = _integer_ratio(self.value)
             if ratio is not None and isinstance(ratio[1], int) and ratio[1] > 0:
-                return self.environment.node(_nearest(*ratio))
+                return self.environment.node(_nearest(ratio[0], ratio[1]))
             return self._whole(round)
         return RealNode(round(self._specialised(), digits), self.environment)
 

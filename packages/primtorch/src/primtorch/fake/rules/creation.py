@@ -551,7 +551,7 @@ def cat(sizes: Sizes, tensors: Sequence[TensorMeta], dim: int = 0) -> TensorMeta
         total = total + meta.shape[dimension]
     shape = (*first.shape[:dimension], total, *first.shape[dimension + 1 :])
     dtype = result_dtype(tensors)
-    formats = {suggested_format(sizes, meta) for meta in real}
+    formats = {suggested_format(sizes, meta) for meta in tensors}  # those passed over have a say
     chosen = formats.pop() if len(formats) == 1 else torch.contiguous_format
     stride = format_strides(sizes, first, shape, chosen)
     return TensorMeta(shape, stride, dtype, common_device(tensors))
@@ -605,9 +605,19 @@ def tril(sizes: Sizes, x: TensorMeta, diagonal: int = 0) -> TensorMeta:
 
 @shape_rule("roll")
 def roll(sizes: Sizes, x: TensorMeta, shifts: Any, dims: Any = ()) -> TensorMeta:
-    """Elements moved around."""
-    del sizes, shifts, dims
-    return x.contiguous()
+    """Elements moved around; on a CPU two slices are joined for each dimension, else it is row-major."""
+    shifts = shifts if isinstance(shifts, (tuple, list)) else (shifts,)
+    if x.device.type != "cpu" or not dims or len(shifts) != len(dims):
+        return x.contiguous()
+    for shift, dim in zip(shifts, dims, strict=True):
+        if 0 in x.shape or suggested_format(sizes, x) is torch.contiguous_format:
+            return x.contiguous()
+        size = x.shape[wrap_dimension(dim, x.ndim)]
+        start = (size - shift) % size
+        if sizes.same(start, 0):
+            return x.contiguous()
+        x = cat(sizes, [slice_(sizes, x, dim, start, size), slice_(sizes, x, dim, 0, start)], dim)
+    return x
 
 
 @shape_rule("rot90")

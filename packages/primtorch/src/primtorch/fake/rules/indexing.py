@@ -338,12 +338,13 @@ def constant_pad_nd(
                 f"{pad[2 * index + 1]} resulted in a negative output size, which is invalid."
             )
         shape[dimension] = length
-    if all(isinstance(p, int) and p <= 0 for p in pad):
+    stride = format_strides(sizes, x, tuple(shape), suggested_format(sizes, x))
+    if not any(isinstance(p, int) and p > 0 for p in pad):
         # Only cut: eager copies a slice, which keeps the order of the strides.
         cut = TensorMeta(tuple(shape), x.stride, x.dtype, x.device)
-        stride = format_strides(sizes, cut, cut.shape, None)
-        return TensorMeta(tuple(shape), stride, x.dtype, x.device)
-    stride = format_strides(sizes, x, tuple(shape), suggested_format(sizes, x))
+        kept = format_strides(sizes, cut, cut.shape, None)
+        if kept != stride and not any(sizes.less(0, p) for p in pad):
+            stride = kept
     return TensorMeta(tuple(shape), stride, x.dtype, x.device)
 
 
