@@ -15,6 +15,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+ONEDNN_BFLOAT16 = bool(
+    torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+)
+"""Whether oneDNN has kernels for bfloat16 on this processor; eager takes some of them there."""
+
 disabled_torch_function = torch._C._disabled_torch_function_impl
 
 

@@ -193,7 +193,7 @@ MEANINGS: Final[dict[str, str]] = {
     "argmin": "position of the first least",
     "any.dims": "whether one isn't 0",
     "all.dims": "whether none is 0",
-    "var_mean.correction": "variance, its divisor less the correction, and mean",
+    "var_mean.correction": "variance, its divisor less the correction, and mean; in float32 if that is a float",
     # scan and order
     "cumsum": "sums of the first 1, 2, ...",
     "cumprod": "products of the first 1, 2, ...",

@@ -9,6 +9,7 @@ category (bool < integer < floating < complex). Half types are computed in float
 from __future__ import annotations
 
 import functools
+import math
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +30,7 @@ __all__ = [
     "real_dtype",
     "real_part",
     "result_dtype",
+    "rounded",
 ]
 
 aten = torch.ops.aten
@@ -144,6 +146,13 @@ def result_dtype(*operands: object, kind: Promotion = Promotion.SAME) -> torch.d
     if kind is Promotion.FLOAT and not (promoted.is_floating_point or promoted.is_complex):
         return torch.get_default_dtype()
     return promoted
+
+
+def rounded(number: float, dtype: torch.dtype) -> float:
+    """A normal number as a floating `dtype` holds it, found without a tensor, which a tracing mode would see."""
+    fraction, exponent = math.frexp(number)
+    digits = torch.finfo(dtype).eps
+    return math.ldexp(round(fraction * 2 / digits) * digits / 2, exponent)
 
 
 def real_part(number: Any) -> Any:

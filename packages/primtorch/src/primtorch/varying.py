@@ -358,7 +358,7 @@ def batch_norm(
                 f"Expected more than 1 value per channel when training, got input size {input.shape}"
             )
         dims = [0, *range(2, rank)]
-        variance, mean = torch.var_mean(wide, dims, correction=0)
+        variance, mean = torch.var_mean(wide, dims, correction=0.0)
         with torch.no_grad():
             if running_mean is not None:
                 _move(running_mean, mean, momentum)

@@ -457,15 +457,18 @@ def floor_divide(builder: Builder, x: Operand, y: Operand) -> Value:
 def power(builder: Builder, x: Value, exponent: Operand) -> Value:
     """`x ** exponent`; small exponents by multiplication, as eager does."""
     if isinstance(exponent, (int, float)):
-        floating = builder.fact.dtype.is_floating_point or builder.fact.dtype.is_complex
+        fact = builder.fact
+        floating = fact.dtype.is_floating_point or fact.dtype.is_complex
+        # Of -0 and -inf a root differs from a power, which eager's CPU takes of float16.
+        roots = floating and not (fact.dtype is torch.float16 and fact.device.type == "cpu")
         match exponent:
             case 2:
                 return elementwise(builder, (x,), lambda r, s: r.op("mul", s, s))
             case 3:
                 return elementwise(builder, (x,), lambda r, s: r.op("mul", r.op("mul", s, s), s))
-            case 0.5 if floating:
+            case 0.5 if roots:
                 return elementwise(builder, (x,), _simple("sqrt"))
-            case -0.5 if floating:
+            case -0.5 if roots:
                 return elementwise(builder, (x,), _simple("rsqrt"))
             case -1 if floating:
                 return elementwise(builder, (x,), _simple("reciprocal"))
@@ -494,8 +497,11 @@ def ldexp(builder: Builder, x: Operand, exponent: Operand) -> Value:
     """`x * 2 ** exponent`, the power in the result's dtype, as eager computes it."""
 
     def compute(recorder: Recorder, s: Scalar, t: Scalar) -> Scalar:
-        return recorder.op("mul", s, recorder.op("pow", recorder.constant(2, t.dtype), t))
+        scale = recorder.op("pow", recorder.constant(2, t.dtype), t)
+        return recorder.op("mul", s, recorder.round_to(scale, dtype) if half else scale)
 
+    dtype = builder.fact.dtype
+    half = dtype in HALF_DTYPES
     return elementwise(builder, (x, exponent), compute, weight=9)
 
 
@@ -586,7 +592,7 @@ def masked_fill(builder: Builder, x: Value, mask: Value, value: Operand) -> Valu
 def clamp(
     builder: Builder, x: Value, min: Operand | None = None, max: Operand | None = None
 ) -> Value:
-    """Not below `min`, then not above `max`; NaN and a zero of either sign stay."""
+    """Not below `min`, then not above `max`; NaN stays, and of two zeros x or what a tensor holds."""
     operands: list[Operand] = [x]
     names: list[str] = []
     for bound, name in ((min, "maximum"), (max, "minimum")):
@@ -596,9 +602,10 @@ def clamp(
 
     def compute(recorder: Recorder, s: Scalar, *limits: Scalar) -> Scalar:
         for name, limit in zip(names, limits, strict=True):
-            s = recorder.op(name, limit, s)
+            s = recorder.op(name, *((s, limit) if of_tensors else (limit, s)))
         return s
 
+    of_tensors = builder.operator is aten.clamp.Tensor
     return elementwise(builder, operands, compute, weight=len(names))
 
 

@@ -233,13 +233,19 @@ def var_mean(
     correction: float | Value | None = None,
     keepdim: bool = False,
 ) -> tuple[Value, Value]:
-    """Variance and mean in one pass over stable running moments."""
+    """Variance and mean in one pass over stable running moments.
+
+    A correction that is a float comes of a normalisation, which accumulates in the operand's dtype.
+    """
     if x.dtype.is_complex:
         raise UnsupportedOperationError("var_mean", "of complex numbers")
     first, second = builder.fact
     axes = reduced_axes(x, dim)
     kept = _kept_shape(x, axes)
     wide = value_dtype(x.dtype)
+    doubled = x.dtype in (torch.float32, torch.bfloat16) and first.device.type == "cpu"
+    if doubled and not isinstance(correction, float):
+        wide = torch.float64  # as eager, so that squares don't overflow
     count = product(x.shape[axis] for axis in axes)
     if isinstance(count, int) and count == 0:
         raise UnsupportedOperationError("var_mean", "of nothing: both are NaN")
@@ -265,7 +271,8 @@ def var_mean(
             rest = recorder.op("sub", total, recorder.to_dtype(subtracted(recorder, ()), exact))
             rest = recorder.op("maximum", rest, recorder.constant(0.0, exact))
             divisor = recorder.to_dtype(rest, wide)
-        return recorder.op("div", squares, divisor), center
+        variance = recorder.op("div", squares, divisor)
+        return recorder.to_dtype(variance, first.dtype), recorder.to_dtype(center, second.dtype)
 
     builder.reduction(x, axes, finish, buffers)
     facts = builder.fact

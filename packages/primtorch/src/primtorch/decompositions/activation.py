@@ -11,7 +11,15 @@ import math
 import torch
 from torch import Tensor
 
-from primtorch.promotion import Promotion, cast, computation_dtype, elementwise, result_dtype
+from primtorch._torch import ONEDNN_BFLOAT16
+from primtorch.promotion import (
+    Promotion,
+    cast,
+    computation_dtype,
+    elementwise,
+    result_dtype,
+    rounded,
+)
 from primtorch.registry import decomposes
 
 aten = torch.ops.aten
@@ -19,6 +27,8 @@ aten = torch.ops.aten
 _SQRT_HALF = math.sqrt(0.5)
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _TANH_CUBIC = 0.044715
+_SIXTH = 11184811 / 2**26
+"""As eager has it: rounded to float32, for float64 too."""
 _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
 
@@ -29,14 +39,31 @@ def _check_approximation(approximate: str) -> None:
 
 
 @decomposes(aten.gelu.default)
-@elementwise()
 def gelu(self: Tensor, *, approximate: str = "none") -> Tensor:
     """x times the normal distribution function at x, exact by erf or approximate by tanh."""
     _check_approximation(approximate)
+    return _gelu(self, approximate=approximate, doubled=_is_onednn_gelu(self))
+
+
+def _is_onednn_gelu(self: Tensor) -> bool:
+    """Whether eager takes oneDNN's kernel, which doubles x before it halves it and gives NaN at infinity."""
+    if self.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    count = self.numel()
+    if self.dtype is not torch.float32 and not (self.dtype is torch.bfloat16 and ONEDNN_BFLOAT16):
+        return False
+    return not (isinstance(count, int) and count <= 1) and self.is_contiguous()
+
+
+@elementwise()
+def _gelu(self: Tensor, *, approximate: str, doubled: bool) -> Tensor:
     if approximate == "tanh":
         inner = (self + self * self * self * _TANH_CUBIC) * _TANH_SCALE
         return self * 0.5 * (aten.tanh.default(inner) + 1)
-    return self * 0.5 * (aten.erf.default(self * _SQRT_HALF) + 1)
+    twice = aten.erf.default(self * _SQRT_HALF) + 1
+    if doubled:  # the product with zero is NaN at infinity, as eager's result
+        return self * twice * 0.5 + self * 0.0
+    return self * 0.5 * twice
 
 
 @decomposes(aten.gelu_backward.default)
@@ -132,8 +159,14 @@ def hardtanh(self: Tensor, min_val: float = -1, max_val: float = 1) -> Tensor:
 @decomposes(aten.hardtanh_backward.default)
 def hardtanh_backward(grad_output: Tensor, self: Tensor, min_val: float, max_val: float) -> Tensor:
     """Gradient of `hardtanh`: zero at and outside the limits."""
+    zero = _like(grad_output, 0)
+    if self.device.type == "cpu":  # eager's vector loops ask what is inside: NaN is not
+        inside = aten.logical_and.default(
+            aten.gt.Scalar(self, min_val), aten.lt.Scalar(self, max_val)
+        )
+        return aten.where.self(inside, grad_output, zero)
     outside = aten.logical_or.default(aten.le.Scalar(self, min_val), aten.ge.Scalar(self, max_val))
-    return aten.where.self(outside, _like(grad_output, 0), grad_output)
+    return aten.where.self(outside, zero, grad_output)
 
 
 @decomposes(aten.hardsigmoid.default)
@@ -148,7 +181,7 @@ def hardsigmoid(self: Tensor) -> Tensor:
 def hardsigmoid_backward(grad_output: Tensor, self: Tensor) -> Tensor:
     """Gradient of `hardsigmoid`."""
     inside = aten.logical_and.default(aten.gt.Scalar(self, -3), aten.lt.Scalar(self, 3))
-    return aten.where.self(inside, grad_output * (1 / 6), _like(grad_output, 0))
+    return aten.where.self(inside, grad_output * _SIXTH, _like(grad_output, 0))
 
 
 @decomposes(aten.hardswish.default)
@@ -200,6 +233,8 @@ def elu_backward(
             * (input_scale * alpha * scale)
             * aten.exp.default(self_or_result * input_scale)
         )
+    if grad_output.device.type == "cpu":  # NaN takes the lower piece in eager's vector loops
+        return aten.where.self(aten.gt.Scalar(self_or_result, 0), grad_output * scale, negative)
     return aten.where.self(aten.le.Scalar(self_or_result, 0), negative, grad_output * scale)
 
 
@@ -317,7 +352,15 @@ def _within(tensor: Tensor, limit: float) -> Tensor:
 @decomposes(aten.hardshrink_backward.default)
 def hardshrink_backward(grad_out: Tensor, self: Tensor, lambd: float) -> Tensor:
     """Gradient of `hardshrink`."""
-    return aten.where.self(_within(self, lambd), _like(grad_out, 0), grad_out)
+    return _shrunk_gradient(grad_out, self, lambd)
+
+
+def _shrunk_gradient(grad: Tensor, self: Tensor, lambd: float) -> Tensor:
+    """The gradient outside [-lambd, lambd]; at NaN zero on the CPU, as in eager's vector loops."""
+    if self.device.type == "cpu":
+        outside = aten.logical_or.default(aten.lt.Scalar(self, -lambd), aten.gt.Scalar(self, lambd))
+        return aten.where.self(outside, grad, _like(grad, 0))
+    return aten.where.self(_within(self, lambd), _like(grad, 0), grad)
 
 
 @decomposes(aten.softshrink.default)
@@ -326,14 +369,17 @@ def softshrink(self: Tensor, lambd: float = 0.5) -> Tensor:
     """x moved towards zero by lambd, zero within."""
     if not lambd >= 0:
         raise RuntimeError(f"lambda must be greater or equal to 0, but found to be {lambd:g}.")
-    high = aten.where.self(aten.gt.Scalar(self, lambd), self - lambd, self * 0)
+    if self.device.type == "cpu":  # the zero of eager's vector loops has no sign; NaN goes on
+        high = aten.where.self(aten.le.Scalar(self, lambd), _like(self, 0), self - lambd)
+    else:
+        high = aten.where.self(aten.gt.Scalar(self, lambd), self - lambd, self * 0)
     return aten.where.self(aten.lt.Scalar(self, -lambd), self + lambd, high)
 
 
 @decomposes(aten.softshrink_backward.default)
 def softshrink_backward(grad_output: Tensor, self: Tensor, lambd: float) -> Tensor:
     """Gradient of `softshrink`."""
-    return aten.where.self(_within(self, lambd), _like(grad_output, 0), grad_output)
+    return _shrunk_gradient(grad_output, self, lambd)
 
 
 @decomposes(aten.glu.default)
@@ -372,15 +418,25 @@ def glu_backward(grad_output: Tensor, self: Tensor, dim: int) -> Tensor:
 @decomposes(aten.logit.default)
 def logit(self: Tensor, eps: float | None = None) -> Tensor:
     """log(x / (1 - x)), of eps below it and of 1 - eps above that, in this order, if eps is given and not negative."""
-    return _logit(self, None if eps is None or eps < 0 else eps)
+    return _logit(self, *_logit_limits(self, eps))
+
+
+def _logit_limits(self: Tensor, eps: float | None) -> tuple[float | None, float | None]:
+    """eps and 1 - eps, which the CPU rounds to the dtype; None if there is no eps."""
+    if eps is None or eps < 0:
+        return None, None
+    if self.device.type != "cpu" or not self.dtype.is_floating_point:
+        return eps, 1 - eps
+    low = rounded(eps, self.dtype)
+    return low, rounded(1 - low, self.dtype)
 
 
 @elementwise(Promotion.FLOAT)
-def _logit(self: Tensor, eps: float | None) -> Tensor:
+def _logit(self: Tensor, low: float | None, high: float | None) -> Tensor:
     value = _floating(self)
-    if eps is not None:
-        above = aten.where.self(aten.gt.Scalar(value, 1 - eps), _like(value, 1 - eps), value)
-        value = aten.where.self(aten.lt.Scalar(value, eps), _like(value, eps), above)
+    if low is not None and high is not None:
+        above = aten.where.self(aten.gt.Scalar(value, high), _like(value, high), value)
+        value = aten.where.self(aten.lt.Scalar(value, low), _like(value, low), above)
     return aten.log.default(value / (1 - value))
 
 
@@ -394,10 +450,18 @@ def _floating(tensor: Tensor) -> Tensor:
 
 
 @decomposes(aten.logit_backward.default)
-@elementwise()
 def logit_backward(grad_output: Tensor, self: Tensor, eps: float | None = None) -> Tensor:
     """Gradient of `logit`: NaN outside (0, 1) without eps, zero outside [eps, 1 - eps] with it."""
-    low, high, beyond = (0.0, 1.0, math.nan) if eps is None or eps < 0 else (eps, 1 - eps, 0.0)
+    low, high = _logit_limits(self, eps)
+    if low is None or high is None:
+        return _logit_backward(grad_output, self, low=0.0, high=1.0, beyond=math.nan)
+    return _logit_backward(grad_output, self, low=low, high=high, beyond=0.0)
+
+
+@elementwise()
+def _logit_backward(
+    grad_output: Tensor, self: Tensor, *, low: float, high: float, beyond: float
+) -> Tensor:
     inside = aten.logical_and.default(aten.ge.Scalar(self, low), aten.le.Scalar(self, high))
     outside = _like(self, beyond)
     return aten.where.self(inside, grad_output / (self * (1 - self)), outside)

@@ -421,7 +421,10 @@ def lcm(self: Tensor, other: Tensor) -> Tensor:
     zero = aten.eq.Scalar(divisor, 0)
     safe = aten.where.self(zero, constant(divisor, 1), divisor)
     quotient = aten.div.Tensor_mode(self, safe, rounding_mode="trunc")
-    return aten.where.self(zero, constant(divisor, 0), aten.abs.default(quotient * other))
+    # C++ multiplies small integers as 32-bit ones: what overflows is cut after its sign is taken.
+    wide = torch.int32 if divisor.dtype.itemsize < 4 else divisor.dtype
+    multiple = cast(aten.abs.default(cast(quotient, wide) * cast(other, wide)), divisor.dtype)
+    return aten.where.self(zero, constant(divisor, 0), multiple)
 
 
 @decomposes(aten.mvlgamma.default)

@@ -18,6 +18,8 @@ from primtorch.registry import decomposes
 aten = torch.ops.aten
 
 _NONE, _MEAN, _SUM = 0, 1, 2
+_SMALLEST = 0x8CBCCC * 2.0**-63
+"""1e-12 as eager has it: rounded to float32, for float64 too."""
 
 
 def _constant(like: Tensor, value: float) -> Tensor:
@@ -108,9 +110,8 @@ def smooth_l1_loss_backward(
         return cast(aten.sign.default(difference) * scaled, result)
     inside = difference * scaled / beta
     outside = aten.sign.default(difference) * scaled
-    return cast(
-        aten.where.self(aten.lt.Scalar(aten.abs.default(difference), beta), inside, outside), result
-    )
+    beyond = aten.ge.Scalar(aten.abs.default(difference), beta)  # not NaN, which goes on
+    return cast(aten.where.self(beyond, outside, inside), result)
 
 
 @decomposes(aten.huber_loss.default)
@@ -142,9 +143,14 @@ def huber_loss_backward(
 
 @decomposes(aten.soft_margin_loss.default)
 def soft_margin_loss(self: Tensor, target: Tensor, reduction: int = _MEAN) -> Tensor:
-    """log(1 + exp(-x y))."""
-    result, (left, right) = _wide(self, target)
-    return _reduced(aten.log1p.default(aten.exp.default(-left * right)), reduction, result)
+    """log(1 + exp(-x y)), which eager composes of operators: half types are rounded by each."""
+    powers = _soft_margin_powers(self, target)
+    loss = cast(aten.log1p.default(powers), computation_dtype(powers.dtype))
+    return _reduced(loss, reduction, powers.dtype)
+
+
+def _soft_margin_powers(self: Tensor, target: Tensor) -> Tensor:
+    return aten.exp.default(aten.mul.Tensor(aten.neg.default(self), target))
 
 
 @decomposes(aten.soft_margin_loss_backward.default)
@@ -152,9 +158,13 @@ def soft_margin_loss_backward(
     grad_output: Tensor, self: Tensor, target: Tensor, reduction: int
 ) -> Tensor:
     """Gradient of `soft_margin_loss`."""
-    result, (grad, left, right) = _wide(grad_output, self, target)
-    slope = -right * (1 - 1 / (aten.exp.default(-left * right) + 1))
-    return cast(slope * _spread(grad, self, reduction), result)
+    result = result_dtype(grad_output, self, target)
+    powers = _soft_margin_powers(self, target)
+    factor = -1.0
+    if reduction == _MEAN and self.numel():
+        factor = -1.0 / self.numel()
+    slope = aten.mul.Tensor(target, powers) * factor / (powers + 1)
+    return cast(slope * grad_output, result)
 
 
 @decomposes(aten.binary_cross_entropy.default)
@@ -185,7 +195,9 @@ def binary_cross_entropy_backward(
     dtype = self.dtype
     computation = computation_dtype(dtype)
     left, right = cast(self, computation), cast(target, computation)
-    denominator = aten.clamp.default((1 - left) * left, 1e-12, None)
+    denominator = (1 - left) * left
+    if not (dtype is torch.float16 and self.device.type == "cpu"):  # which rounds it to zero
+        denominator = aten.clamp.default(denominator, _SMALLEST, None)
     out = cast(grad_output, computation) * (left - right) / denominator
     if weight is not None:
         out = out * cast(weight, computation)

@@ -29,6 +29,15 @@ def _statistics_dtype(input: Tensor, *parameters: Tensor | None) -> torch.dtype:
     return input.dtype
 
 
+def moments(wide: Tensor, dims: list[int]) -> tuple[Tensor, Tensor]:
+    """Variance and mean, kept with size 1, accumulated in the operand's dtype as eager's normalisations do.
+
+    A correction that is a float says so; with any other the CPU's `var_mean` of float32 accumulates in double.
+    """
+    variance, mean = aten.var_mean.correction(wide, dims, correction=0.0, keepdim=True)
+    return variance, mean
+
+
 @decomposes(aten.native_layer_norm.default)
 def native_layer_norm(
     input: Tensor,
@@ -42,7 +51,7 @@ def native_layer_norm(
     computation = computation_dtype(input.dtype)
     dims = list(range(input.dim() - len(normalized_shape), input.dim()))
     wide = contiguous(cast(input, computation))
-    variance, mean = aten.var_mean.correction(wide, dims, correction=0, keepdim=True)
+    variance, mean = moments(wide, dims)
     reciprocal = aten.rsqrt.default(variance + eps)
     out = (wide - mean) * reciprocal
     if weight is not None:
@@ -170,7 +179,7 @@ def native_group_norm(
     """Normalise each group of channels; also mean and reciprocal deviation of shape (N, group)."""
     computation = computation_dtype(input.dtype)
     grouped = aten.view.default(contiguous(cast(input, computation)), [N, group, C // group * HxW])
-    variance, mean = aten.var_mean.correction(grouped, [2], correction=0, keepdim=True)
+    variance, mean = moments(grouped, [2])
     reciprocal = aten.rsqrt.default(variance + eps)
     out = aten.view.default((grouped - mean) * reciprocal, list(input.shape))
     channel = [1, C] + [1] * (input.dim() - 2)
@@ -242,7 +251,7 @@ def _channelwise(tensor: Tensor, rank: int) -> Tensor:
 def _batch_statistics(wide: Tensor) -> tuple[Tensor, Tensor]:
     """Variance and mean over all dimensions but the channel's, kept with size 1."""
     dims = [0, *range(2, wide.dim())]
-    variance, mean = aten.var_mean.correction(wide, dims, correction=0, keepdim=True)
+    variance, mean = moments(wide, dims)
     return variance, mean
 
 

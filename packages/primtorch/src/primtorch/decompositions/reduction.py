@@ -105,9 +105,11 @@ def var(
 def _deviation(
     self: Tensor, dim: Sequence[int] | None, correction: Number | None, keepdim: bool
 ) -> tuple[Tensor, Tensor]:
-    """Standard deviation and mean, rounded once."""
+    """Standard deviation and mean, rounded once: on a CPU from double, where squares don't overflow."""
     dtype = self.dtype
     wide = cast(self, computation_dtype(dtype))
+    if wide.dtype is torch.float32 and self.device.type == "cpu":
+        wide = cast(wide, torch.float64)
     variance, mean = aten.var_mean.correction(wide, dim, correction=correction, keepdim=keepdim)
     return cast(aten.sqrt.default(variance), real_dtype(dtype)), cast(mean, dtype)
 

@@ -58,7 +58,9 @@ class ArithmeticOps:
             return Value(f"({x.text} ? {literal(1, dtype)} : {literal(0, dtype)})", dtype)
         if _is_float(source) and not _is_float(dtype):
             # Below 64 bits the machine converts to 32 or 64 bits first and cuts, and so does eager.
-            middle = "i64" if dtype in {torch.int64, torch.uint32, torch.uint64} else "i32"
+            wide = dtype in {torch.int64, torch.uint32, torch.uint64}
+            bytes_of_doubles = source is torch.float64 and dtype is torch.uint8
+            middle = "i64" if wide or bytes_of_doubles else "i32"
             return Value(f"({target})({middle}){x.text}", dtype)
         return Value(f"({target}){x.text}", dtype)
 
