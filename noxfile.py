@@ -376,6 +376,21 @@ def random_training(session: nox.Session) -> None:
 
 
 @nox.session
+def sized_programs(session: nox.Session) -> None:
+    """Random programs whose sizes change from call to call, captured and compiled; writes the committed report."""
+    _prepare(session, *PACKAGES)
+    script = Path("packages/compile_api/tests/sized_programs/run.py")
+    JOURNALS.mkdir(parents=True, exist_ok=True)
+    for backend in ("eager", "inductor"):
+        journal = JOURNALS / f"sized_programs_{backend}.jsonl"
+        session.run(
+            "python", str(script), "--backend", backend, "--journal", str(journal),
+            "--json", str(script.with_name(f"complete_run_{backend}.json")), *session.posargs,
+        )  # fmt: skip
+        journal.unlink()  # complete
+
+
+@nox.session
 def report(session: nox.Session) -> None:
     """docs/models.md and its plots from the committed rows, or from a file named after `--`."""
     _prepare(session, *PACKAGES)
