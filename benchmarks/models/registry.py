@@ -52,16 +52,10 @@ def _entries() -> dict[str, Entry]:
 REGISTRY: dict[str, Entry] = _entries()
 
 # Graph breaks that a model has by its nature: how many a phase may have, and why.
-ALLOWED_BREAKS: dict[str, tuple[int, str]] = {
-    "AllenaiLongformerBase": (
-        1, ("the encoder asks `is_index_global_attn.flatten().any().item()`, a branch on data; lengths that are no"
-            " multiple of its window are padded, a branch in each of its graphs, which the sweep compiles again"),
-    ),
-}  # fmt: skip
+ALLOWED_BREAKS: dict[str, tuple[int, str]] = {}
 
 # Peaks above eager's: what the names of such models contain, and why.
 MORE_MEMORY: dict[str, str] = {
-    "Longformer": "what runs before its graph break holds the hidden states until the rest has returned",
     "tnt_s": "oneDNN's product of 34 x 384 x 1536 takes 0.26 MB of its own for the call",
     "DynamicCache": "the longer caches replace those before them when the call ends, not layer by layer",
 }

@@ -111,7 +111,7 @@ def _right(rows: list[Row]) -> list[str]:
     lines = ["Wrong, or with a graph break:", ""]
     failed = [text for row in rows for text in failures(row)]
     lines += [f"- {plain(text)}" for text in dict.fromkeys(failed)] or ["- nothing"]
-    allowed = ", ".join(f"{name}: {why}" for name, (_, why) in ALLOWED_BREAKS.items())
+    allowed = ", ".join(f"{name}: {why}" for name, (_, why) in ALLOWED_BREAKS.items()) or "none"
     return [
         *lines,
         "",
