@@ -133,3 +133,18 @@ def test_steps_with_scaled_gradients_skip_and_grow_as_eagers_do():
     compiled = compile_api.compile(scaled_step, options=STRICT)
     found = scaled_steps(compiled, other, torch.optim.SGD(other.parameters(), 0.1), batches)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_running_sums_of_many_elements(dynamic):
+    """Sums are cut into chunks; what runs along with one goes on from chunk to chunk."""
+    torch.manual_seed(0)
+    x = torch.rand(3, 9001)
+
+    def program(x):
+        running, total = x.cumsum(1), x.sum(1)
+        return running, total, x.double().cumsum(1), x.std(1), (x + 0.5).cumprod(1)
+
+    found = compile_api.compile(program, dynamic=dynamic, options=STRICT)(x)
+    torch.testing.assert_close(found, program(x))
+    assert torch.equal(found[0], x.cumsum(1))  # in double, as eager

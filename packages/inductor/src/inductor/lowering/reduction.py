@@ -243,8 +243,8 @@ def var_mean(
     axes = reduced_axes(x, dim)
     kept = _kept_shape(x, axes)
     wide = value_dtype(x.dtype)
-    doubled = x.dtype in (torch.float32, torch.bfloat16) and first.device.type == "cpu"
-    if doubled and not isinstance(correction, float):
+    alone = first.device.type == "cpu" and not isinstance(correction, float)
+    if alone and x.dtype in (torch.float32, torch.bfloat16):
         wide = torch.float64  # as eager, so that squares don't overflow
     count = product(x.shape[axis] for axis in axes)
     if isinstance(count, int) and count == 0:
@@ -272,6 +272,8 @@ def var_mean(
             rest = recorder.op("maximum", rest, recorder.constant(0.0, exact))
             divisor = recorder.to_dtype(rest, wide)
         variance = recorder.op("div", squares, divisor)
+        if alone:  # eager's running mean is NaN after an infinity
+            center = recorder.op("where", recorder.op("isnan", squares), squares, center)
         return recorder.to_dtype(variance, first.dtype), recorder.to_dtype(center, second.dtype)
 
     builder.reduction(x, axes, finish, buffers)
@@ -312,7 +314,14 @@ def scan(builder: Builder, x: Value, dim: int, kind: ScanKind) -> Value:
     coordinates[axis] = recorder.inner[0]
     place = tuple(coordinates)
     recorder.stage("inner")
-    scalar = recorder.to_dtype(x.load(recorder, place), value_dtype(fact.dtype))
+    wide = value_dtype(fact.dtype)
+    if (
+        wide is fact.dtype is torch.float32
+        and fact.device.type == "cpu"
+        and kind in ("sum", "prod")
+    ):
+        wide = torch.float64  # as eager's running value
+    scalar = recorder.to_dtype(x.load(recorder, place), wide)
     running = recorder.to_dtype(recorder.scan(scalar, kind), fact.dtype)
     recorder.store(buffer.name, linear_index(place, buffer.stride), running, fact.dtype)
     builder.loop("scan", recorder, fact.device)

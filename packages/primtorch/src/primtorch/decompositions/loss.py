@@ -388,11 +388,11 @@ def multi_margin_loss(
     """Mean over the other classes of max(0, margin - x_target + x)^p."""
     rows, targets = _rows(self, target)
     gap, hit, class_weight = _margins(rows, targets, margin, weight)
-    hinge = aten.clamp.default(gap, 0, None)
-    loss = hinge if p == 1 else hinge * hinge
+    loss = gap if p == 1 else gap * gap
     if class_weight is not None:
         loss = loss * class_weight
-    loss = aten.where.self(hit, _constant(loss, 0), loss)
+    counts = aten.logical_and.default(aten.gt.Scalar(gap, 0), aten.logical_not.default(hit))
+    loss = aten.where.self(counts, loss, _constant(loss, 0))  # NaN does not count
     per_row = aten.sum.dim_IntList(loss, [1]) / rows.shape[1]
     if reduction == _NONE and target.dim() == 0:
         per_row = aten.squeeze.dims(per_row, [0])
@@ -441,7 +441,7 @@ def multi_margin_loss_backward(
     if class_weight is not None:
         scale = scale * class_weight
     scale = aten.where.self(hit, _constant(gap, 0), scale)
-    target_slope = -aten.sum.dim_IntList(scale, [1], True)
+    target_slope = 0 - aten.sum.dim_IntList(scale, [1], True)
     grad = cast(grad_output, rows.dtype)
     if reduction == _MEAN:
         grad = grad / rows.shape[0]

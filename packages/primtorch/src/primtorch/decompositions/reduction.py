@@ -312,7 +312,11 @@ def _norm(magnitude: Tensor, order: float, dims: list[int], keepdim: bool) -> Te
         return aten.sum.dim_IntList(magnitude, dims, keepdim)
     if order == 2:
         return aten.sqrt.default(aten.sum.dim_IntList(magnitude * magnitude, dims, keepdim))
-    powers = aten.sum.dim_IntList(aten.pow.Tensor_Scalar(magnitude, order), dims, keepdim)
+    if order < 0:  # of the reciprocal: a power in the denominator overflows earlier
+        powered = aten.pow.Tensor_Scalar(aten.reciprocal.default(magnitude), -order)
+    else:
+        powered = aten.pow.Tensor_Scalar(magnitude, order)
+    powers = aten.sum.dim_IntList(powered, dims, keepdim)
     return aten.pow.Tensor_Scalar(powers, 1 / order)
 
 

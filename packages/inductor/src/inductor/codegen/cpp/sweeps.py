@@ -290,8 +290,9 @@ class SweepPrinter(StripPrinter):
                     ends = [p for p in positions if p in others or self._acts(p)]
                     self._innermost(self._behind(ends, positions), others, variable, extent)
                 return
+        reduced = {p: a for p, a in reductions.items() if a.operation == "reduce"}  # a scan goes on
         chunked = bool(welford) or (
-            any(a.kind == "sum" and a.dtype.is_floating_point for a in reductions.values())
+            any(a.kind == "sum" and a.dtype.is_floating_point for a in reduced.values())
             and not (isinstance(extent, int) and extent <= 4 * _CHUNK)
         )
         start, text = self._bounds(len(self.inner) - 1)
@@ -307,7 +308,7 @@ class SweepPrinter(StripPrinter):
             self.line(
                 f"const i64 m = {f'{size}l' if whole else f'ci_minimum<i64>({size}l, {text} - c)'};"
             )
-            for position, accumulator in reductions.items():
+            for position, accumulator in reduced.items():
                 partial[position] = accumulator.partial()
                 for declaration in partial[position].declare_chunk(size, wide=self._of_batches):
                     self.line(declaration)
@@ -317,7 +318,7 @@ class SweepPrinter(StripPrinter):
             start, text, points = "c", "c + m", size if whole else None
         self._sweep_points(positions, active, start, text, clauses if simd else None, points)
         if chunked:
-            for position, accumulator in reductions.items():
+            for position, accumulator in reduced.items():
                 for statement in accumulator.merge(partial[position]):
                     self.line(statement)
             self.depth -= 1
