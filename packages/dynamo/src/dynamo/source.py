@@ -11,6 +11,9 @@ same object from the same frame.
 from __future__ import annotations
 
 import copy
+import functools
+import math
+import re
 from dataclasses import dataclass
 from itertools import islice
 from types import CellType, FunctionType
@@ -22,7 +25,7 @@ import torch
 from dynamo.bytecode import build
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from dynamo.bytecode import Instruction
 
@@ -44,6 +47,7 @@ __all__ = [
     "ModuleMemberSource",
     "Namespace",
     "ReferentSource",
+    "RoundedSource",
     "Scope",
     "SizeSource",
     "Source",
@@ -54,6 +58,7 @@ __all__ = [
     "base_of",
     "load_instructions",
     "root_of",
+    "rounding",
     "twin_of",
     "value",
 ]
@@ -352,6 +357,24 @@ class AheadSource(_Path):
 
 
 @dataclass(frozen=True, slots=True)
+class RoundedSource(_Path):
+    """A float reckoned of the number `base`, made an int by `function`: `math.floor(n * 0.6)`.
+
+    `real` is Python's text of the float, where `n` is the number.
+    """
+
+    base: Source
+    function: str
+    real: str
+
+    __hash__ = _Path.__hash__
+
+    def name(self) -> str:
+        """The user's spelling."""
+        return re.sub(r"\bn\b", lambda _: self.base.name(), f"{self.function}({self.real})")
+
+
+@dataclass(frozen=True, slots=True)
 class ReferentSource(_Path):
     """What the weak reference `base` refers to; None once that is gone."""
 
@@ -401,6 +424,7 @@ Source = (
     | ArraySource
     | AheadSource
     | ReferentSource
+    | RoundedSource
     | ConstantSource
 )
 
@@ -474,6 +498,8 @@ def value(source: Source, scope: Scope) -> Any:  # one case per kind of source
             return ahead(value(base, scope), index)
         case ReferentSource(base):
             return value(base, scope)()
+        case RoundedSource(base, function, real):
+            return rounding(function, real)(value(base, scope))
         case ConstantSource(held, _):
             return held
         case _:
@@ -553,6 +579,14 @@ def ahead(iterator: Any, index: int) -> Any:
     raise IndexError(index)
 
 
+@functools.lru_cache(maxsize=1024)
+def rounding(function: str, real: str) -> Callable[..., int]:
+    """What `RoundedSource` makes of its number; a second argument is passed over."""
+    text = f"lambda n, _=0: {function}({real})"
+    made: Callable[..., int] = eval(text, {"math": math})  # noqa: S307 - arithmetic that capture wrote
+    return made
+
+
 class _Memory:
     """Says where an array's memory is, as if it could be written to."""
 
@@ -625,6 +659,8 @@ def load_instructions(source: Source) -> list[Instruction]:
             return _applied(ahead, base, index)
         case ReferentSource(base):
             return build.call(load_instructions(base))
+        case RoundedSource(base, function, real):
+            return _applied(rounding(function, real), base)
         case ConstantSource(held, _):
             return [build.load_const(held)]
         case _:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import dynamo
-from dynamo.testing import CompileCounter
+from dynamo.testing import CompileCounter, same
 
 
 def condition_as_text(x):
@@ -69,3 +69,40 @@ def test_arithmetic_with_floats_is_pythons_and_needs_no_version_for_each_number(
         except ZeroDivisionError:
             continue
         assert compiled(torch.ones(2), number)[1] == wanted, number
+
+
+ROUNDED = (
+    *("math.floor(k * 0.6)", "int(k * 0.7)", "round(k * 0.7)", "math.ceil(k / 0.3)"),
+    *("int(math.sqrt(k * k + 1))", "int(k * (1 - 0.45))", "math.floor(k ** 0.8)"),
+)
+
+
+@pytest.mark.parametrize("expression", ROUNDED)
+def test_a_float_made_a_size_is_a_size_of_its_own(expression):
+    scope = {"math": math}
+    exec(
+        f"def function(x):\n    k = x.shape[0]\n    n = {expression}\n    return x[:n] * n, n\n",
+        scope,
+    )
+    function, counter = scope["function"], CompileCounter()
+    compiled = dynamo.optimize(counter, options=dynamo.DynamoOptions(strict=True))(function)
+    for size in (5, 4, 7, 10, 6, 9, 15, 11, 50):
+        x = torch.randn(size)
+        found, wanted = compiled(x), function(x)
+        assert found[1] == wanted[1]
+        assert torch.equal(found[0], wanted[0])
+    assert counter.frame_count <= 3  # where n is longer than x, too
+    assert same(compiled(torch.ones(2)), function(torch.ones(2)))  # n is 1
+
+
+def test_a_float_argument_made_a_size():
+    def function(x, share):
+        return x[: int(x.shape[0] * 0.5 + share)] * 2, int(share * 10)
+
+    counter = CompileCounter()
+    compiled = dynamo.optimize(counter, options=dynamo.DynamoOptions(strict=True))(function)
+    for size, share in ((8, 2.5), (9, 3.25), (12, 4.75), (15, 2.125)):
+        x = torch.randn(size)
+        assert same(compiled(x, share), function(x, share))
+    with pytest.raises(ValueError, match="NaN"):
+        compiled(torch.randn(8), math.nan)

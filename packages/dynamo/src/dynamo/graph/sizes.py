@@ -26,9 +26,11 @@ from dynamo.source import (
     ItemSource,
     LocalSource,
     ModuleMemberSource,
+    RoundedSource,
     SizeSource,
     Source,
     StrideSource,
+    rounding,
 )
 from primtorch.errors import DataDependentError
 from primtorch.fake import FakeTensor
@@ -43,7 +45,9 @@ from primtorch.symbolic import (
     equal,
     evaluate,
     expression_of,
+    real_symbols,
     text,
+    text_real,
 )
 
 if TYPE_CHECKING:
@@ -154,11 +158,12 @@ class History:
 class _Environment(SizeEnvironment):
     """Guards are recorded with the line that is being interpreted."""
 
-    __slots__ = ("location",)
+    __slots__ = ("location", "round")
 
     def __init__(self) -> None:
         super().__init__()
         self.location: Callable[[], tuple[str, int, str, str] | None] | None = None
+        self.round: Callable[[str, Any], Any] | None = None
 
     def line(self) -> tuple[str, int, str, str] | None:
         """The user's line."""
@@ -168,7 +173,11 @@ class _Environment(SizeEnvironment):
     def freeze(self) -> None:
         """Ask no more; the capture, and the tensors of its call, need not live as long as the graph."""
         super().freeze()
-        self.location = None
+        self.location = self.round = None
+
+    def rounded(self, function: str, value: Any) -> int | Expression | None:
+        """A symbol read anew at each call."""
+        return None if self.round is None else self.round(function, value)
 
 
 class Sizes:
@@ -184,6 +193,7 @@ class Sizes:
         self.run_time: dict[str, tuple[torch.fx.Node, int | None]] = {}
         self.producers: set[torch.fx.Node] = set()
         self.environment = _Environment()
+        self.environment.round = self._rounded
         self.sources: dict[str, Source] = {}
         self.symbols: dict[str, Any] = {}
         self.values: dict[str, Any] = {}
@@ -193,6 +203,7 @@ class Sizes:
         self.marked: dict[Source, tuple[int | None, int | None]] = {}
         self._nodes: dict[str, torch.fx.Node] = {}
         self._strides: dict[Any, Source] = {}
+        self._whole: dict[Source, Any] = {}
         self._follows: dict[Source, int | Expression] = {}  # strides, by the sizes
 
     # -- what is symbolic --------------------------------------------------------------------------
@@ -400,6 +411,31 @@ class Sizes:
         self._register(name, source, symbol, value)
         return symbol
 
+    def _rounded(self, function: str, value: Any) -> Any:
+        """The symbol of a float over one number from outside, made an int; None for more numbers, or odd floats."""
+        symbols = real_symbols(value)
+        if len(symbols) != 1:
+            return None
+        name = next(iter(symbols)).name
+        source = self.sources.get(name)
+        if source is None:
+            return None
+        place = RoundedSource(source, function, re.sub(rf"\b{name}\b", "n", text_real(value)))
+        found = self._whole.get(place)
+        if found is None:
+            try:
+                hint = rounding(function, place.real)(self.hints[name])
+            except (ValueError, OverflowError, ZeroDivisionError):
+                return None
+            if hint in (0, 1):
+                self.guards.append(Guard(place, GuardKind.EQUAL, hint))
+                found = hint
+            else:
+                limits = (2, None) if hint > 1 else (None, None)
+                found = expression_of(self._size(place, hint, limits))
+            self._whole[place] = found
+        return found
+
     def branched_on_draws(self) -> int:
         """How many of the numbers drawn before the call have decided something in it."""
         names = {
@@ -443,6 +479,8 @@ class Sizes:
                 return constant
             case ast.Name(name):
                 return self.placeholder(recorder, name)
+            case ast.Attribute(_, name):  # math.inf, math.nan
+                return getattr(math, name)
         key = ast.unparse(tree)
         node = self._nodes.get(key)
         if node is not None:

@@ -45,6 +45,7 @@ from dynamo.source import (
     LocalSource,
     ModuleMemberSource,
     ReferentSource,
+    RoundedSource,
     SizeSource,
     Source,
     StorageOffsetSource,
@@ -53,6 +54,7 @@ from dynamo.source import (
     ahead,
     array_as_tensor,
     element,
+    rounding,
 )
 from primtorch.symbolic import (
     And,
@@ -181,6 +183,8 @@ class _Lowering:
                 step("LOAD_ELEMENT", operand=ahead, number=index)
             case ReferentSource():
                 step("LOAD_ELEMENT", operand=_referent)
+            case RoundedSource(_, function, real):
+                step("LOAD_ELEMENT", operand=rounding(function, real))
             case ModuleMemberSource() | InstanceAttributeSource():
                 raise AssertionError("a place spells these out")
             case _:

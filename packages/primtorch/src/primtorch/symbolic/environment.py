@@ -202,6 +202,14 @@ class SizeEnvironment:
         """The value of a real in the traced call."""
         return evaluate_real(value, self.hints)
 
+    def rounded(self, function: str, value: Real | RealSymbol) -> int | Expression | None:
+        """A float made an int by `function` ("round", "int", "math.floor", "math.ceil"), as a symbol of its own.
+
+        None where nobody reckons it anew at each call: then the number is taken for a constant.
+        """
+        del function, value
+        return None
+
     # ---- questions
     @property
     def guards(self) -> tuple[SizeGuard, ...]:

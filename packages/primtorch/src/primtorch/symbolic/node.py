@@ -432,24 +432,29 @@ class RealNode(Node):
             ratio = _integer_ratio(self.value)
             if ratio is not None and isinstance(ratio[1], int) and ratio[1] > 0:
                 return self.environment.node(_nearest(ratio[0], ratio[1]))
-            return self._whole(round)
+            return self._whole(round, "round")
         return RealNode(round(self._specialised(), digits), self.environment)
 
     # ---- to integers: exact for a ratio of integers, otherwise by specialising
-    def _whole(self, function: Callable[[float], int]) -> IntegerNode:
-        return self.environment.node(function(self._specialised()))
+    def _whole(self, function: Callable[[float], int], name: builtins.str) -> IntegerNode:
+        environment = self.environment
+        if isinstance(self.value, (Real, RealSymbol)) and not environment.frozen:
+            found = environment.rounded(name, self.value)
+            if found is not None:
+                return environment.node(found)
+        return environment.node(function(self._specialised()))
 
     def floor(self) -> IntegerNode:
         ratio = _integer_ratio(self.value)
         if ratio is not None:
             return self.environment.node(ratio[0] // ratio[1])
-        return self._whole(math.floor)
+        return self._whole(math.floor, "math.floor")
 
     def ceil(self) -> IntegerNode:
         ratio = _integer_ratio(self.value)
         if ratio is not None:
             return self.environment.node(-(-ratio[0] // ratio[1]))
-        return self._whole(math.ceil)
+        return self._whole(math.ceil, "math.ceil")
 
     def trunc(self) -> IntegerNode:
         ratio = _integer_ratio(self.value)
@@ -461,7 +466,7 @@ class RealNode(Node):
                 if up is down:
                     return environment.node(numerator // divisor)
                 return environment.node(-(-numerator // divisor))
-        return self._whole(int)
+        return self._whole(int, "int")
 
     sym_int = trunc
 

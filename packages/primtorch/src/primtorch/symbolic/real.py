@@ -124,5 +124,9 @@ def text_real(value: float | Expression | Real | RealSymbol) -> str:
                 return f"(-({parts[0]}))"
             plain = name in ("max", "min", "abs", "float", "round")
             return f"{name if plain else 'math.' + name}({', '.join(parts)})"
+        case float() if math.isnan(value):
+            return "math.nan"
+        case float() if math.isinf(value):
+            return "math.inf" if value > 0 else "(-math.inf)"
         case _:
             return repr(value)
