@@ -479,7 +479,12 @@ def _distance(tensor, true):
     return (tensor.double() - true).abs().max().item()
 
 
-_OURS = {"CompiledFunctionBackward", "torch::autograd::AccumulateGrad"}
+_OURS = {
+    "CompiledFunctionBackward",
+    "CompiledInputsBackward",
+    "CompiledResultBackward",
+    "torch::autograd::AccumulateGrad",
+}
 _OF_THE_SQUARES = {"MulBackward0", "SumBackward0", "AddBackward0"}
 
 

@@ -170,6 +170,63 @@ def test_autograd_numbers_its_nodes_and_tells_which_one_runs():
     assert _torch.current_autograd_node() is None
 
 
+def test_a_backward_has_a_number_and_tells_what_it_runs():
+    seen = []
+    x, y = randn(2, requires_grad=True), randn(2, requires_grad=True)
+    above, other = x * 2, y * 2
+
+    def hook(gradient):
+        runs = [_torch.runs_in_this_backward(one.grad_fn) for one in (above, other)]
+        seen.append((_torch.current_backward(), *runs))
+
+    result = above.sin()
+    result.register_hook(hook)
+    result.sum().backward(retain_graph=True)
+    result.sum().backward()
+    (first, *runs), (second, *_) = seen
+    assert runs == [True, False]
+    assert -1 < first != second
+    assert _torch.current_backward() == -1
+
+
+def test_nodes_show_what_they_saved():
+    """Under the names that `connections.py` looks for."""
+    x = randn(2, requires_grad=True)
+    assert any(name.startswith("_raw_saved_") for name in dir(type((x * x).grad_fn)))
+    assert (x * x).grad_fn._saved_self is not None
+    assert (x + 1).grad_fn.__class__.__name__ == "AddBackward0"
+    assert not any(name.startswith("_raw_saved_") for name in dir(type((x + 1).grad_fn)))
+
+
+def test_a_gradient_carries_what_python_put_on_it():
+    """Through the engine, from one function to the next; and the engine lets go of it."""
+    seen = []
+
+    class Token(torch.autograd.Function):
+        @staticmethod
+        def forward(_ctx, tensor):
+            return tensor.new_empty(())
+
+        @staticmethod
+        def backward(_ctx, ticket):
+            seen.append(ticket.note)
+            return torch.ones(2)
+
+    class Result(torch.autograd.Function):
+        @staticmethod
+        def forward(_ctx, _token):
+            return torch.ones(2)
+
+        @staticmethod
+        def backward(_ctx, _gradient):
+            ticket = torch.empty(())
+            ticket.note = "a note"
+            return ticket
+
+    Result.apply(Token.apply(randn(2, requires_grad=True))).sum().backward()
+    assert seen == ["a note"]
+
+
 def test_shared_version_counters_are_told_and_left_alone():
     x = randn(2)
     assert _torch.shares_version(x, x.detach())

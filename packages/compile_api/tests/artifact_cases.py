@@ -89,6 +89,17 @@ def training():
 
 
 @case
+def results_that_lead_to_different_inputs():
+    a, b = inputs(3).requires_grad_(), inputs(4).requires_grad_()
+    first, second = compile_api.compile(lambda a, b: (a.sin(), b.exp()))(a, b)
+    second.sum().backward()
+    untouched = a.grad is None
+    first.sum().backward()  # in eager another graph
+    assert untouched
+    return untouched, a.grad, b.grad
+
+
+@case
 def no_backward():
     return compile_api.compile(block())(inputs(3, 8))
 

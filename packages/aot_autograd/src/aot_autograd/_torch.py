@@ -31,6 +31,7 @@ __all__ = [
     "checkpoint_hook",
     "composite_recurrent_layers",
     "current_autograd_node",
+    "current_backward",
     "current_device",
     "formula_that_runs",
     "gradients_of",
@@ -50,6 +51,7 @@ __all__ = [
     "preserve_version",
     "run_composite_explicit",
     "run_composite_implicit",
+    "runs_in_this_backward",
     "saved_tensor_hooks",
     "saved_without_check",
     "set_current_device",
@@ -283,6 +285,13 @@ def increment_version(tensor: torch.Tensor) -> None:
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph
 """Inside a backward: whether the caller asked for `retain_graph`."""
+
+
+current_backward = torch._C._current_graph_task_id
+"""Inside a backward: its number; -1 outside of one."""
+
+runs_in_this_backward = torch._C._will_engine_execute_node
+"""Inside a backward: whether an autograd node is among those that it runs."""
 
 
 def current_device() -> int | None:

@@ -24,6 +24,7 @@ from aot_autograd._torch import (
     without_saved_tensor_hooks,
 )
 from aot_autograd.autocast import AutocastOff, autocast_state, restore_autocast
+from aot_autograd.connections import Connections, connections, selected
 from aot_autograd.errors import TraceError, UnsupportedAliasing, UnsupportedOperator
 from aot_autograd.graph import Node, each_node, to_fx
 from aot_autograd.inputs import make_inputs
@@ -134,17 +135,13 @@ def trace(
             outputs = _called(function, arguments[: len(arguments) - seeds], context)
             observation.observe(outputs)
             observation.separate()
-            gradients = _record_backward(context, observation, leaves)
+            gradients, found = _record_backward(context, observation, leaves)
     finally:
         torch.set_grad_enabled(grad_mode)
         restore_autocast(casting)
         context.seeds.restore()
     values = observation.values
-    differentiable = tuple(number for number, leaf in enumerate(leaves) if leaf is not None)
-    if gradients is not None and any(gradients):
-        # An input without gradient gets no edge, as in eager.
-        pairs = [pair for pair in zip(differentiable, gradients, strict=True) if pair[1]]
-        differentiable, gradients = tuple(n for n, _ in pairs), [one for _, one in pairs]
+    differentiable, gradients, found = _with_influence(leaves, gradients, found)
     made_of = () if gradients is None else tuple(made for made, _ in filter(None, gradients))
     flat = None if gradients is None else _flat_nodes(gradients)
     graph_inputs = _graph_inputs(specs, shared)
@@ -153,7 +150,7 @@ def trace(
         inputs=inputs,
         graph_inputs=graph_inputs,
         shared=tuple(shared),
-        differentiable=differentiable if gradients is not None else (),
+        differentiable=differentiable,
         mutations=tuple(observation.mutations),
         outputs=tuple(observation.outputs),
         value_requires_grad=tuple(value.requires_grad for value in values),
@@ -176,6 +173,7 @@ def trace(
         read_before=_read_before(context, rewritten, observation) if rewritten else (),
         draws=_drawing_devices(context.nodes),
         made_of=made_of if any(made_of) else (),
+        connections=found,
         symbols=tuple(
             (spec.position, symbol_of(spec.meta))
             for spec in specs
@@ -190,6 +188,21 @@ def trace(
         environment=environment,
         has_backward=gradients is not None,
     )
+
+
+def _with_influence(
+    leaves: Sequence[Any], gradients: list[Any] | None, found: Connections | None
+) -> tuple[tuple[int, ...], list[Any] | None, Connections | None]:
+    """The inputs that have a gradient, their gradients, and what leads to them."""
+    differentiable = tuple(number for number, leaf in enumerate(leaves) if leaf is not None)
+    if gradients is None:
+        return (), None, None
+    if not any(gradients):
+        return differentiable, gradients, None
+    # An input without gradient gets no edge, as in eager.
+    places = [place for place, one in enumerate(gradients) if one]
+    numbers = tuple([differentiable[place] for place in places])
+    return numbers, [gradients[place] for place in places], selected(found, places)
 
 
 def _flat_nodes(gradients: Sequence[Any]) -> list[Any]:
@@ -262,14 +275,15 @@ def _read_before(
 
 def _record_backward(
     context: RecordingContext, observation: Observation, leaves: Sequence[FakeTensor | None]
-) -> list[Any] | None:
+) -> tuple[list[Any] | None, Connections | None]:
+    """The gradients' nodes, None without results that have a gradient, and what is behind these results."""
     targets = [
         value.tensor
         for value in observation.values
         if value.requires_grad and value.tensor is not None
     ]
     if not targets:
-        return None
+        return None, None
     generations = [
         argument.record.storage.generation if isinstance(argument, FakeTensor) else 0
         for argument in observation.arguments
@@ -288,6 +302,7 @@ def _record_backward(
         fake = FakeTensor.create(meta, context, environment=context.environment)
         tangents.append(context.bind(fake, node, None))
     wanted = [_gradient_edge(leaf, targets) for leaf in leaves if leaf is not None]
+    found = connections(targets, wanted)
     gradients: Sequence[Any] = ()
     if wanted:
         with AutocastOff():
@@ -302,7 +317,8 @@ def _record_backward(
             "a write during the backward has no place in the compiled forward",
             "write out of place in the backward",
         )
-    return [None if grad is None else _nodes_of_gradient(context, grad) for grad in gradients]
+    nodes = [None if grad is None else _nodes_of_gradient(context, grad) for grad in gradients]
+    return nodes, found
 
 
 def _nodes_of_gradient(

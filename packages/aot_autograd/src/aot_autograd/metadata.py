@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
 
     from aot_autograd._torch import OpOverload
+    from aot_autograd.connections import Connections
     from aot_autograd.sparse import SparseOf
     from aot_autograd.subclasses import MadeOf
     from primtorch.fake import TensorMeta
@@ -176,6 +177,8 @@ class FunctionMetadata:
             where it does not; no entries where all of it is well.
         made_of: For each differentiable input how its gradient is put together of several of the
             backward's results; None for one that is a result. No entries where all are.
+        connections: What is behind each value that requires grad; None where one node for all of
+            them is what eager's graph amounts to.
     """
 
     inputs: int
@@ -197,6 +200,7 @@ class FunctionMetadata:
     draws: tuple[str, ...] = ()
     symbols: tuple[tuple[int, Any], ...] = ()
     made_of: tuple[MadeOf | SparseOf | None, ...] = ()
+    connections: Connections | None = None
 
     @property
     def replaced(self) -> tuple[tuple[int, int], ...]:

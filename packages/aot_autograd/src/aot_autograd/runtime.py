@@ -3,7 +3,7 @@
 Comes in: compiled callables (boxed: `list -> tuple`, the list is emptied) and `FunctionMetadata`.
 Goes out: one boxed callable with eager's effects: new values written into mutated inputs in order
 and counted by version counters as eager counts, aliases rebuilt by replaying views on the real
-tensors, one autograd node per call. A graph that neither mutates nor aliases gets almost no
+tensors, autograd nodes. A graph that neither mutates nor aliases gets almost no
 wrapper. Invariant: nothing here looks at shapes; everything was decided when the graph was traced.
 """
 

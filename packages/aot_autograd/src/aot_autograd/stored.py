@@ -17,6 +17,7 @@ import torch
 
 from aot_autograd import metadata as contract
 from aot_autograd.backwards import Backwards
+from aot_autograd.connections import Connections
 from aot_autograd.interpret import GraphFunction
 from aot_autograd.partition import Saved
 from aot_autograd.runtime import inference_callable
@@ -44,6 +45,7 @@ _RECORDS: dict[str, type[Any]] = {
         contract.Constant,
         contract.InputMutation,
         contract.SharedStorage,
+        Connections,
         Saved,
     )
 }

@@ -28,6 +28,7 @@ from aot_autograd._torch import (
     top_saved_tensor_hooks,
     transforms_active,
 )
+from aot_autograd.nodes import Nodes
 from aot_autograd.packed import layouts_restored
 from aot_autograd.runtime import (
     Epilogue,
@@ -50,6 +51,7 @@ from aot_autograd.tangents import (
 
 if TYPE_CHECKING:
     from aot_autograd.backwards import Backwards
+    from aot_autograd.connections import Connections
     from aot_autograd.metadata import FunctionMetadata
     from aot_autograd.partition import Saved
     from aot_autograd.runtime import Boxed, Sizes
@@ -98,13 +100,17 @@ def training_callable(compiled: Compiled) -> Boxed:
     selection = metadata.graph_inputs
     whole = selection == tuple(range(metadata.inputs))
     epilogue = Epilogue(metadata) if needs_epilogue(metadata) else None
-    node = autograd_node(compiled)
-    apply = apply_without_transforms(node)
+    if metadata.connections is not None:
+        nodes = _several_nodes(compiled, metadata.connections)
+        apply, in_transforms = nodes.apply, nodes.apply_in_transforms
+    else:
+        node = autograd_node(compiled)
+        apply, in_transforms = apply_without_transforms(node), node.apply
     differentiable = picker(metadata.differentiable)
     grad_mode = torch.is_grad_enabled
 
     def tracked(args: list[Any], sizes: Sizes | None = None) -> Any:
-        of_now = node.apply if transforms_active() else apply
+        of_now = in_transforms if transforms_active() else apply
         if saved_tensor_hooks() is not None:
             with layouts_restored(), torch.enable_grad():
                 return of_now(args, sizes, *differentiable(args))
@@ -180,6 +186,29 @@ class Keeping:
 _FUNCTION_CLASS: type = type(torch.autograd.Function)
 if _native.node is not None:
     _FUNCTION_CLASS = _native.node.function_class(_FUNCTION_CLASS)
+
+
+def _several_nodes(compiled: Compiled, connections: Connections) -> Nodes:
+    """The nodes of a graph whose results lead to different inputs."""
+    keeping = Keeping(compiled.saved)
+    tensors = frozenset(slot for slot, item in enumerate(compiled.saved) if item.is_tensor)
+    backwards = compiled.backward
+
+    def reads_tensors(absent: int) -> bool:
+        kept = backwards.of(absent).kept
+        return bool(tensors) if kept is None else not tensors.isdisjoint(kept)
+
+    return Nodes(
+        compiled.metadata,
+        connections,
+        autograd_node(compiled),
+        _backward_of(compiled, keeping, lambda: True),
+        _backward_of(compiled, keeping, lambda: False),
+        reads_tensors,
+        len(keeping.inputs) + len(keeping.outputs),
+        _FUNCTION_CLASS,
+        _SECOND_BACKWARD,
+    )
 
 
 def autograd_node(compiled: Compiled) -> type[torch.autograd.Function]:
@@ -279,8 +308,13 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
     return made
 
 
-def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
-    """What autograd calls: the compiled backward, or its differentiable twin under `create_graph=True`."""
+def _backward_of(
+    compiled: Compiled, keeping: Keeping, keeps: Callable[[], bool] = keeps_graph
+) -> Callable[..., Any]:
+    """What autograd calls: the compiled backward, or its differentiable twin under `create_graph=True`.
+
+    `keeps` tells whether what is saved stays for another backward.
+    """
     metadata = compiled.metadata
     in_order = picker(keeping.order) if keeping.order else None
     lay_out = tangent_layout(metadata)
@@ -324,7 +358,7 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
             tangents = with_zeros(metadata, tangents, sizes) if chosen.zeros else present(tangents)
         values += tangents
         del tangents, primals
-        if not keeps_graph():
+        if not keeps():
             ctx.maybe_clear_saved_tensors()  # the compiled backward frees them as it goes
             # Where no tensors are saved, eager allows a second backward.
             ctx.kept = (None, None, numbers, sizes, None) if numbers else None
@@ -336,11 +370,15 @@ def _backward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
             results = put_together(results, sizes)
         return (None, None, *results)
 
-    return _in_c(compiled, keeping, backward, spared)
+    return _in_c(compiled, keeping, backward, spared, keeps)
 
 
 def _in_c(
-    compiled: Compiled, keeping: Keeping, backward: Callable[..., Any], spared: Spared
+    compiled: Compiled,
+    keeping: Keeping,
+    backward: Callable[..., Any],
+    spared: Spared,
+    keeps: Callable[[], bool],
 ) -> Callable[..., Any]:
     """The C form of a backward, which hands to `backward` what is not the ordinary case; else `backward` itself."""
     metadata, backwards = compiled.metadata, compiled.backward
@@ -365,7 +403,7 @@ def _in_c(
         check=checked_length,
         spared=spared,
         grad_mode=torch.is_grad_enabled,
-        keeps_graph=keeps_graph,
+        keeps_graph=keeps,
         tensor=torch.Tensor,
         layouts=promised_layouts(metadata),
         items=tuple(

@@ -1,0 +1,336 @@
+"""The autograd nodes of a call whose results do not all lead to the same inputs.
+
+One node for all results would carry every backward to every input: hooks above an input would be called for results
+that it has no part in, custom functions there would make zeros of what is no gradient. So each result gets a node,
+inputs that the same results lead to get one, and the edges between them are eager's. Comes in: the
+function of the whole call (`training.py`) and the connections. Goes out: a callable in its place. A result's node only
+tells what arrived; the first inputs' node that runs runs the compiled backward with all of that and leaves the other
+gradients for the other nodes. The engine runs an inputs' node after all nodes that lead to it; what arrives after a
+compiled backward, for other nodes, gets one of its own, and gradients are sums. Invariant: a tangent is handed to a
+compiled backward once in a backward; what the call saved lives in the context of the whole call's node, which is in
+nobody's graph, until no result is left whose backward may still come.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import torch
+
+from aot_autograd._torch import (
+    answer_at_once,
+    apply_without_transforms,
+    call_backward_directly,
+    current_backward,
+    keeps_graph,
+    runs_in_this_backward,
+)
+from aot_autograd.connections import nodes_of_inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aot_autograd.connections import Connections
+    from aot_autograd.metadata import FunctionMetadata
+
+__all__ = ["Nodes"]
+
+
+class Nodes:
+    """The nodes of one compiled graph, and how a call makes them.
+
+    Args:
+        metadata: The contract.
+        found: What is behind each result.
+        whole: The autograd function of the whole call.
+        keeping: Its backward, which leaves what is saved.
+        freeing: Its backward, which lets go of it.
+        reads_tensors: Whether the backward without the tangents of these bits reads tensors that were saved.
+        saved: How many tensors are.
+        kind: The metaclass of autograd functions.
+        second_backward: What autograd says of a second backward.
+    """
+
+    def __init__(
+        self,
+        metadata: FunctionMetadata,
+        found: Connections,
+        whole: type[torch.autograd.Function],
+        keeping: Callable[..., Sequence[Any]],
+        freeing: Callable[..., Sequence[Any]],
+        reads_tensors: Callable[[int], bool],
+        saved: int,
+        kind: type,
+        second_backward: str,
+    ) -> None:
+        self.keeping, self.freeing = keeping, freeing
+        self.reads_tensors, self.saved = reads_tensors, saved
+        self.everything = (1 << len(metadata.tangents)) - 1
+        self.second_backward = second_backward
+        self.clashes, self.order = found.clashes, found.order
+        self.values = tuple(
+            n for n, requires in enumerate(metadata.value_requires_grad) if requires
+        )
+        self.count = len(metadata.value_requires_grad)
+        self.inputs, self.edges = nodes_of_inputs(found.reached, len(metadata.differentiable))
+        self.device = metadata.tangents[0].device
+        with torch.inference_mode(mode=False):
+            self._leaf = torch.zeros((), device="cpu", requires_grad=True)
+        self._whole = whole
+        self._of_inputs, self._of_results = _functions(kind)
+        self._applies = tuple(
+            apply_without_transforms(one) for one in (whole, self._of_inputs, self._of_results)
+        )
+
+    def apply(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
+        """The results of a call; `inputs` are the differentiable ones of `args`."""
+        return self._made(self._applies, args, sizes, inputs)
+
+    def apply_in_transforms(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
+        """The same where a transform of `torch.func` runs."""
+        applies = (self._whole.apply, self._of_inputs.apply, self._of_results.apply)
+        return self._made(applies, args, sizes, inputs)
+
+    def _made(
+        self, applies: Sequence[Any], args: list[Any], sizes: Any, inputs: Sequence[Any]
+    ) -> tuple[Any, ...]:
+        whole, of_inputs, of_results = applies
+        values = list(whole(args, sizes, self._leaf))
+        call = _Call(self, values[self.values[0]])
+        tokens = [
+            of_inputs(number, self.device, *[inputs[place] for place in places])
+            for number, places in enumerate(self.inputs)
+        ]
+        for tangent in self.order:  # the engine runs the last one first
+            place = self.values[tangent]
+            edges = [tokens[at] for at in self.edges[tangent]]
+            # In a list, out of autograd's sight: the whole call's node is behind no result.
+            values[place] = of_results(call, tangent, [values[place]], *edges)
+        return tuple(values)
+
+
+class _Call:
+    """What the nodes of one call share.
+
+    Attributes:
+        nodes: What is the same for each call.
+        context: Of the whole call's node, with what is saved.
+        owner: Keeps that node alive, which its context doesn't.
+        results: The results' nodes, as long as they live.
+        spent: The tangents, as bits, whose backward ran without the graph being retained.
+    """
+
+    __slots__ = ("_lock", "_running", "context", "nodes", "owner", "results", "spent")
+
+    def __init__(self, nodes: Nodes, value: torch.Tensor) -> None:
+        self.nodes = nodes
+        self.context: Any = value.grad_fn
+        self.owner = value.view_as(value).grad_fn
+        self.results: list[Any] = [None] * len(nodes.values)
+        self.spent = 0
+        self._running: list[ref[_Running]] = []
+        self._lock = threading.Lock()
+
+    def let_go(self) -> None:
+        """Hold what is saved no longer: the compiled backward that runs now frees it."""
+        self.context, self.owner = _Freed(self.context, self.nodes.saved), None
+
+    def running(self) -> _Running:
+        """The backward that runs in this thread."""
+        number = current_backward()
+        found = self._found(number)
+        if found is None:
+            with self._lock:
+                found = self._found(number)
+                if found is None:
+                    found = _Running(self, number)
+                    others = [one for one in self._running if one() is not None]
+                    self._running = [*others, ref(found)]
+        return found
+
+    def _found(self, number: int) -> _Running | None:
+        for reference in self._running:
+            found = reference()
+            if found is not None and found.number == number:
+                return found
+        return None
+
+
+class _Freed:
+    """In the place of a context whose saved tensors are gone: for results whose backward reads none."""
+
+    __slots__ = ("kept", "saved_tensors")
+
+    def __init__(self, context: Any, tensors: int) -> None:
+        _, _, numbers, sizes, *_ = context.kept
+        self.kept = (None, None, numbers, sizes, None)
+        self.saved_tensors = (None,) * tensors
+
+
+class _Running:
+    """What one backward has brought to the nodes of one call so far.
+
+    It lives as long as its ticket, a gradient on its way to an inputs' node, and dies with an abandoned backward.
+
+    Attributes:
+        call: The call.
+        number: The backward's, as autograd counts those that are at work.
+        fresh: The tangents among `given`, as bits.
+        arrived: The results whose nodes have run, as bits.
+        own: The tangents that this backward has spent, as bits.
+        given: The tangents that no compiled backward has had yet, one place for each value of the graph.
+        gradients: Of the inputs whose nodes have not run yet.
+        ticketed: Inputs' nodes that the ticket goes to, as bits.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_lock",
+        "arrived",
+        "call",
+        "fresh",
+        "given",
+        "gradients",
+        "number",
+        "own",
+        "ticketed",
+    )
+
+    def __init__(self, call: _Call, number: int) -> None:
+        self.call = call
+        self.number = number
+        self.arrived = 0
+        self.own = 0
+        self.fresh = 0
+        self.given: list[Any] = [None] * call.nodes.count
+        self.gradients: dict[int, Any] = {}
+        self.ticketed = 0
+        self._lock = threading.RLock()
+
+    def arrive(self, tangent: int, gradient: Any) -> None:
+        """Take what arrived at a result's node.
+
+        Raises:
+            RuntimeError: autograd's own, if what is behind it was freed.
+        """
+        nodes = self.call.nodes
+        if nodes.clashes[tangent] & self.call.spent & ~self.own:
+            raise RuntimeError(nodes.second_backward)
+        with self._lock:
+            self.arrived |= 1 << tangent
+            if gradient is not None:
+                self.given[nodes.values[tangent]] = gradient
+                self.fresh |= 1 << tangent
+
+    def take(self, number: int) -> list[Any]:
+        """The gradients of an inputs' node, which runs now."""
+        with self._lock:
+            if self.fresh:
+                self._advance()
+            return [self.gradients.pop(place, None) for place in self.call.nodes.inputs[number]]
+
+    def _advance(self) -> None:
+        """Run the compiled backward with what arrived since the last time."""
+        nodes, call = self.call.nodes, self.call
+        given, self.given = self.given, [None] * nodes.count
+        fresh, self.fresh = self.fresh, 0
+        run = nodes.keeping
+        if not keeps_graph() and type(call.context) is not _Freed:
+            call.spent |= fresh
+            self.own |= fresh
+            if not self._more_may_come():
+                run = nodes.freeing
+        context, owner = call.context, call.owner
+        if run is nodes.freeing:
+            call.let_go()
+        elif type(context) is _Freed and nodes.reads_tensors(nodes.everything & ~fresh):
+            raise RuntimeError(nodes.second_backward)
+        gradients = run(context, *given)
+        del given, context, owner
+        for place, gradient in enumerate(gradients[2:]):
+            if gradient is not None:
+                before = self.gradients.get(place)
+                self.gradients[place] = gradient if before is None else before + gradient
+
+    def _more_may_come(self) -> bool:
+        """Whether another node of the call may still run its backward: in this one, or in one to come."""
+        nodes, call = self.call.nodes, self.call
+        for tangent, reference in enumerate(call.results):
+            node = reference()
+            if node is None:
+                continue
+            if not self.arrived >> tangent & 1 and runs_in_this_backward(node):
+                return True
+            clashes = nodes.clashes[tangent]
+            if clashes and not clashes & call.spent:
+                return True
+        return False
+
+
+def _functions(
+    kind: type,
+) -> tuple[type[torch.autograd.Function], type[torch.autograd.Function]]:
+    """The autograd functions of inputs' and of results' nodes of one graph."""
+
+    class CompiledInputs(torch.autograd.Function, metaclass=kind):  # type: ignore[metaclass] # chosen by the caller
+        """Inputs that the same results lead to -> a token, which those results are made from."""
+
+        @staticmethod
+        def forward(ctx: Any, number: int, device: torch.device, *_inputs: Any) -> torch.Tensor:
+            """The token: on the device where gradients are, so that the engine orders streams."""
+            ctx.set_materialize_grads(False)
+            ctx.number = number
+            return torch.empty((), device=device)
+
+        @staticmethod
+        def backward(ctx: Any, ticket: Any) -> Any:
+            """Their gradients."""
+            return None, None, *ticket.running.take(ctx.number)
+
+        setup_context = staticmethod(torch.autograd.Function.setup_context)
+        clear_saved_tensors_on_access = False
+        boxed_grads_call = False
+
+    class CompiledResult(torch.autograd.Function, metaclass=kind):  # type: ignore[metaclass] # chosen by the caller
+        """Tokens -> a result that leads to their inputs."""
+
+        @staticmethod
+        def forward(
+            ctx: Any, call: _Call, number: int, value: list[torch.Tensor], *_tokens: Any
+        ) -> torch.Tensor:
+            """The result, as a tensor that only its memory and version connects with the whole call's."""
+            ctx.set_materialize_grads(False)
+            ctx.number = number
+            ctx.call = call
+            call.results[number] = ref(ctx)
+            return value[0].detach()
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            """A ticket for each inputs' node that has none yet."""
+            call, number = ctx.call, ctx.number
+            running = call.running()
+            running.arrive(number, gradient)
+            edges = call.nodes.edges[number]
+            tickets: list[Any] = [None] * len(edges)
+            ticket = None
+            for place, at in enumerate(edges):
+                if not running.ticketed >> at & 1:
+                    running.ticketed |= 1 << at
+                    if ticket is None:
+                        ticket = torch.empty((), device=call.nodes.device)
+                        ticket.running = running
+                    tickets[place] = ticket
+            return None, None, None, *tickets
+
+        setup_context = staticmethod(torch.autograd.Function.setup_context)
+        clear_saved_tensors_on_access = False
+        boxed_grads_call = False
+
+    call_backward_directly(CompiledInputs, "number")
+    call_backward_directly(CompiledResult, "number", "call")
+    answer_at_once(CompiledInputs)
+    answer_at_once(CompiledResult)
+    return CompiledInputs, CompiledResult
