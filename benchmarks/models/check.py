@@ -305,12 +305,12 @@ def _phase(subject: Subject, phase: str) -> dict[str, Any]:
 
 
 def check(name: str, phases: tuple[str, ...] = PHASES) -> dict[str, Any]:
-    """The row of one model; `phases` may name "dynamic", the sweep over sizes, too."""
+    """The row of one model; `phases` may name the sweeps over sizes, too: "dynamic", torch.compile's "peer_sizes"."""
     import torch
 
     from benchmarks.models.registry import REGISTRY, build
     from benchmarks.models.subject import NotInstalled
-    from benchmarks.models.sweep import sweep
+    from benchmarks.models.sweep import peers_sweep, sweep
 
     row: dict[str, Any] = {"name": name, "suite": REGISTRY[name].suite, "torch": torch.__version__}
     for phase in phases:
@@ -319,8 +319,9 @@ def check(name: str, phases: tuple[str, ...] = PHASES) -> dict[str, Any]:
         except NotInstalled as error:
             return {**row, "skipped": str(error)}
         row["expected_graphs"] = subject.graphs
-        if phase == "dynamic":
-            row[phase] = None if subject.resize is None else sweep(subject)
+        if phase in ("dynamic", "peer_sizes"):
+            swept = sweep if phase == "dynamic" else peers_sweep
+            row[phase] = None if subject.resize is None else swept(subject)
         else:
             runs = phase == "inference" or subject.training_inputs is not None
             row[phase] = _phase(subject, phase) if runs else None

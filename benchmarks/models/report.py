@@ -213,6 +213,11 @@ def _margins(rows: list[Row]) -> list[str]:
                 f" {len(peaks)} models, {max(peaks, default=0):.2f} at most"
             ),
         ]
+    swept = [(row["name"], row["peer_sizes"]) for row in rows if row.get("peer_sizes")]
+    lines += [
+        f"- {name}, graphs of torch.compile (torch {found['torch']}, aot_eager) over {found['sizes']} sizes: {found['graphs']}"
+        for name, found in swept
+    ]
     return ["Beside these losses:", "", *lines, ""]
 
 

@@ -3,6 +3,7 @@
     python -m benchmarks.models.run                          all, into .nox/models.jsonl
     python -m benchmarks.models.run --quick                  twelve models
     python -m benchmarks.models.run --suite huggingface --only Bart --again
+    python -m benchmarks.models.run --only Longformer --phases peer_sizes    torch.compile's graphs over the sizes
 
 A model whose row in the file has all phases that are asked for is not run again unless `--again` says so. Exit
 code 1: a model that could be built raised, was not right, or has more graph breaks than the registry allows it.
@@ -64,7 +65,7 @@ def read_rows(path: Path) -> dict[str, dict[str, Any]]:
         for line in path.read_text().splitlines():
             row = json.loads(line)
             before = rows.get(row["name"], {})
-            kept = {key: before[key] for key in ALL_PHASES if key in before}
+            kept = {key: before[key] for key in (*ALL_PHASES, "peer_sizes") if key in before}
             rows[row["name"]] = {**kept, **row}
     return rows
 

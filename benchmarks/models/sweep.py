@@ -15,7 +15,7 @@ import torch
 if TYPE_CHECKING:
     from benchmarks.models.subject import Subject
 
-__all__ = ["BATCHES", "LENGTHS", "LIMIT", "sweep"]
+__all__ = ["BATCHES", "LENGTHS", "LIMIT", "peers_sweep", "sweep"]
 
 BATCHES = (2, 3, 4, 5, 7)
 LENGTHS = (24, 16, 32, 20, 12)
@@ -63,6 +63,22 @@ def sweep(subject: Subject) -> dict[str, Any]:
     row["graphs"] = compile_api.graph_count()
     row["compiled_at"] = recompiles
     return row
+
+
+def peers_sweep(subject: Subject) -> dict[str, Any]:
+    """How many graphs torch.compile makes over the same sizes: captured and differentiated, not turned into kernels."""
+    from torch._dynamo.utils import counters
+
+    assert subject.resize is not None
+    subject.module.eval()
+    torch._dynamo.reset()
+    before = int(counters["stats"]["unique_graphs"])
+    compiled = torch.compile(subject.module, backend="aot_eager")
+    with torch.no_grad():
+        for batch, length in _sizes(subject):
+            subject.infer(compiled, subject.resize(batch, length))
+    graphs = int(counters["stats"]["unique_graphs"]) - before
+    return {"graphs": graphs, "sizes": len(_sizes(subject)), "torch": torch.__version__}
 
 
 def _near(found: torch.Tensor, wanted: torch.Tensor) -> bool:
