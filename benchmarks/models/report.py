@@ -215,7 +215,8 @@ def _margins(rows: list[Row]) -> list[str]:
         ]
     swept = [(row["name"], row["peer_sizes"]) for row in rows if row.get("peer_sizes")]
     lines += [
-        f"- {name}, graphs of torch.compile (torch {found['torch']}, aot_eager) over {found['sizes']} sizes: {found['graphs']}"
+        f"- {name}, graphs of torch.compile (torch {found['torch']}, aot_eager) over {found['sizes']} sizes:"
+        f" {found['graphs']}"
         for name, found in swept
     ]
     return ["Beside these losses:", "", *lines, ""]
