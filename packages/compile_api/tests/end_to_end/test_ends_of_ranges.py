@@ -178,3 +178,66 @@ def test_deviations_are_squared_in_double(dtype, dim):
 
     found = compile_api.compile(program, fullgraph=True, options=STRICT)(x)
     torch.testing.assert_close(found, program(x), atol=0, rtol=2 * torch.finfo(dtype).eps)
+
+
+REDUCTIONS = {
+    name: lambda x, name=name: getattr(torch, name)(x, -1)
+    for name in (
+        "sum",
+        "prod",
+        "amin",
+        "argmax",
+        "argmin",
+        "logsumexp",
+        "softmax",
+        "log_softmax",
+        "cumsum",
+        "cumprod",
+        "logcumsumexp",
+        "nansum",
+        "var",
+        "std",
+        "any",
+    )
+} | {
+    **{
+        f"norm {p}": lambda x, p=p: torch.linalg.vector_norm(x, p, dim=-1)
+        for p in (0, 1, 2, 3, INF, -INF, -1, -2)
+    },
+    "correction": lambda x: torch.var(x, -1, correction=x.shape[-1] + 1),
+    "ignored": lambda x: F.cross_entropy(x, torch.full((len(x),), -100)),
+    "losses": lambda x: F.cross_entropy(x, torch.arange(len(x)), reduction="none"),
+    "margins": lambda x: F.multi_margin_loss(x, torch.arange(len(x)), reduction="none"),
+}
+
+
+def test_reductions_and_their_gradients():
+    torch.manual_seed(0)
+    x = torch.randn(16, 40)
+    x[0], x[1], x[2], x[3] = NAN, INF, -INF, 0
+    x[4, 3], x[5, 5], x[6, 5], x[7, :20], x[8, 20:] = NAN, INF, -INF, -INF, NAN
+    x[9, 2], x[9, 30], x[10, :1], x[11, :2] = INF, -INF, 0, 0
+    x[12] *= 1e19
+    x[13] *= 1e-20
+    x[14, 1:] = -INF
+
+    def program(*xs):
+        return [function(x) for function, x in zip(REDUCTIONS.values(), xs, strict=True)]
+
+    def inputs():
+        return [x.clone().requires_grad_() for _ in REDUCTIONS]
+
+    ours, eagers = inputs(), inputs()
+    found = compile_api.compile(program, fullgraph=True, options=STRICT)(*ours)
+    expected = program(*eagers)
+    pairs = (found, expected), (gradients(found, ours), gradients(expected, eagers))
+    for mine, eager in pairs:
+        for name, one, other in zip(REDUCTIONS, mine, eager, strict=True):
+            torch.testing.assert_close(
+                one,
+                other,
+                equal_nan=True,
+                rtol=1e-4,
+                atol=1e-6,
+                msg=lambda m, name=name: f"{name}: {m}",
+            )

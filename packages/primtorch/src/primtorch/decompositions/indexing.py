@@ -282,6 +282,13 @@ def scatter_value_reduce(
     return aten.scatter_reduce.two(self, dim, index, source, _reduction(reduce))
 
 
+def in_range(index: Tensor, size: int) -> Tensor:
+    """The same indices, read from the row of all of them: one out of bounds is an IndexError, as in eager."""
+    numbers = aten.arange.start_step(0, size, 1, dtype=torch.int64, device=index.device)
+    rows = aten.embedding.default(aten.unsqueeze.default(numbers, 1), index)
+    return aten.squeeze.dims(rows, [-1])
+
+
 @decomposes(aten.index_reduce.default)
 def index_reduce(
     self: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True
@@ -298,6 +305,8 @@ def index_reduce(
     position = wrapped(dim, target.dim())
     shape = [1] * target.dim()
     shape[position] = -1
+    if target.numel():
+        index = in_range(index, target.shape[position])
     flat = aten.view.default(contiguous(index), shape)
     spread = aten.expand.default(flat, list(values.shape))
     out = aten.scatter_reduce.two(

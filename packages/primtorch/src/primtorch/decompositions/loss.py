@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from primtorch.decompositions.indexing import in_range
 from primtorch.decompositions.views import contiguous
 from primtorch.promotion import cast, computation_dtype, elementwise, result_dtype
 from primtorch.registry import decomposes
@@ -239,13 +240,6 @@ def _nll_weights(target: Tensor, weight: Tensor | None, ignored: Tensor, like: T
     return aten.where.self(ignored, _constant(like, 0), one)
 
 
-def _in_range(target: Tensor, classes: int) -> Tensor:
-    """The same targets, read from the row of all classes: one out of bounds is an IndexError, as in eager."""
-    numbers = aten.arange.start_step(0, classes, 1, dtype=torch.int64, device=target.device)
-    rows = aten.embedding.default(aten.unsqueeze.default(numbers, 1), target)
-    return aten.squeeze.dims(rows, [-1])
-
-
 def _nll_forward(
     self: Tensor,
     target: Tensor,
@@ -257,7 +251,7 @@ def _nll_forward(
     dtype = self.dtype
     computation = computation_dtype(dtype)
     ignored = aten.eq.Scalar(target, ignore_index)
-    safe = _in_range(aten.where.self(ignored, _constant(target, 0), target), self.shape[class_dim])
+    safe = in_range(aten.where.self(ignored, _constant(target, 0), target), self.shape[class_dim])
     picked = aten.gather.default(self, class_dim, aten.unsqueeze.default(safe, class_dim))
     picked = cast(aten.squeeze.dims(picked, [class_dim]), computation)
     weights = _nll_weights(safe, weight, ignored, picked)
