@@ -23,7 +23,14 @@ from dynamo._torch import functorch_depth, python_dispatch_enabled, watched_by_d
 from dynamo.capture import RECURSION, Captured, Request, UserError, capture
 from dynamo.emit.drawn import Drawing
 from dynamo.emit.resume import Resume
-from dynamo.errors import DynamoError, InternalError, OwnFault, RecompileRefused, SkipFrame
+from dynamo.errors import (
+    DynamoError,
+    InternalError,
+    OwnFault,
+    RecompileRefused,
+    RunsAsItIs,
+    SkipFrame,
+)
 from dynamo.frames import NestedFrames
 from dynamo.graph.sizes import History
 from dynamo.stored.codes import in_one_form
@@ -504,6 +511,9 @@ class Compiler:
             if self.observer is not None:
                 self.observer("break", skip.why)
             _log.info("%s runs eagerly: %s", function.__qualname__, skip.why)
+            return None
+        except RunsAsItIs as once:
+            _log.info("this call of %s runs eagerly: %s", function.__qualname__, once.why)
             return None
         except (DynamoError, UserError):
             raise

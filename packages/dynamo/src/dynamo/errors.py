@@ -28,6 +28,7 @@ __all__ = [
     "OwnFault",
     "RecompileRefused",
     "Restart",
+    "RunsAsItIs",
     "UsageError",
     "describe_break",
 ]
@@ -102,6 +103,14 @@ class GraphBreak(BaseException):
     def __init__(self, reason: BreakReason, why: str) -> None:
         super().__init__(reason, why)
         self.reason = reason
+        self.why = why
+
+
+class RunsAsItIs(BaseException):
+    """This call runs eagerly, and what it leaves behind is captured by the next one; `why` is one clause for people."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
         self.why = why
 
 

@@ -292,3 +292,29 @@ def test_factories_fill_an_out_tensor():
     assert torch.equal(held, expected)
     assert window.data_ptr() == held.data_ptr()
     assert torch.equal(zeros, torch.zeros(3))
+
+
+@pytest.mark.parametrize("fullgraph", [True, False])
+def test_a_lazy_module_gets_its_sizes_in_its_first_call(fullgraph):
+    log = []
+
+    class Net(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = torch.nn.LazyLinear(4)
+            self.second = torch.nn.LazyBatchNorm1d()
+
+        def forward(self, x):
+            log.append(len(log))
+            return self.second(self.first(x.expand(2, 3) * torch.arange(1.0, 3)[:, None]))
+
+    torch.manual_seed(0)
+    plain = Net()
+    expected = [plain(X), plain(X)]
+    log.clear()
+    torch.manual_seed(0)
+    net = Net()
+    fast = compiled(net, fullgraph=fullgraph)
+    assert same([fast(X), fast(X)], expected)
+    assert log == [0, 1]
+    assert same(net.state_dict(), plain.state_dict())

@@ -73,6 +73,8 @@ def guard_presence(machine: Machine, container: Any, key: Any, *, found: bool) -
         return
     if key in shadow.asked:
         return  # as the program left it
+    if shadow.owner is not None and found is not (key in shadow.original):
+        return  # an attribute that the program set or deleted
     shadow.asked.add(key)
     key = machine.session.reals.get(id(key), key)
     if type(key) is FakeTensor:

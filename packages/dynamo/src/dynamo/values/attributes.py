@@ -35,6 +35,7 @@ from dynamo.values.thread_locals import is_local, read_local
 from dynamo.values.wrap import CONSTANTS, wrap
 from dynamo.versions import NULL
 from primtorch.fake import FakeTensor
+from primtorch.serial import is_trusted_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,6 +109,32 @@ def load_method(machine: Machine, owner: Any, name: str) -> tuple[Any, Any]:
     return value, NULL
 
 
+def call_special(machine: Machine, function: types.FunctionType, *args: Any) -> Any:
+    """A special method of an operand's class, which is guarded to keep it."""
+    for value in args[:2]:
+        if guard_special(machine, type(value), function):
+            break
+    return machine.inline(function, args, {})
+
+
+def guard_special(machine: Machine, kind: type, function: types.FunctionType) -> bool:
+    """Guard that a class keeps a method, if it has it."""
+    name = _special_name(kind, function)
+    if name is not None:
+        machine.session.guard_class_attribute(kind, name, function)
+    return name is not None
+
+
+def _special_name(kind: type, function: types.FunctionType) -> str | None:
+    """The name under which a class has a function."""
+    if class_attribute(kind, function.__name__) is function:
+        return function.__name__
+    names = (
+        name for base in kind.__mro__ for name, found in vars(base).items() if found is function
+    )
+    return next(names, None)
+
+
 def load_special(machine: Machine, owner: Any, name: str) -> Any:
     """A special method looked up on the class and bound; None if there is none."""
     found = class_attribute(type(owner), name)
@@ -164,6 +191,7 @@ def _tensor(machine: Machine, owner: Any, name: str) -> Any:
     elif name == "grad" and (owner.is_leaf or owner.retains_grad):
         return None
     if class_attribute(torch.Tensor, name) is MISSING:
+        _guard_absence(session, owner, name)
         raise AttributeError(f"'Tensor' object has no attribute '{name}'")
     return getattr(owner, name)
 
@@ -240,8 +268,20 @@ def _module(machine: Machine, owner: types.ModuleType, name: str) -> Any:
         return session.load_from_namespace(names, name)
     if (id(names), name) in session.global_writes:
         return session.load_from_namespace(names, name)
-    value = getattr(owner, name)
+    try:
+        value = getattr(owner, name)
+    except AttributeError:
+        if not is_trusted_module(owner.__name__):
+            _guard_absence(session, owner, name)
+        raise
     return session.wrap(value, AttributeSource(session.known_source(owner), name))
+
+
+def _guard_absence(session: Session, owner: Any, name: str) -> None:
+    """An object from outside, of no class of the program's, has no such attribute of its own."""
+    source = session.source_of(owner)
+    if source is not None and not session.is_created(owner):
+        session.guard(GuardKind.LACKS_OWN_ATTRIBUTE, source, name)
 
 
 def _class(machine: Machine, owner: type, name: str) -> Any:
@@ -254,13 +294,11 @@ def _class(machine: Machine, owner: type, name: str) -> Any:
     if meta is not MISSING and type(meta) is property:
         from dynamo.values import calls
 
+        session.guard_class_attribute(type(owner), name, meta)
         return calls.call(machine, meta.fget, (owner,), {})
     found = class_attribute(owner, name)
     if found is MISSING:
-        if type(meta) is _FUNCTION:
-            session.guard_class_attribute(type(owner), name, meta)
-            return types.MethodType(meta, owner)
-        return getattr(owner, name)
+        return _beyond_class(machine, owner, name, meta)
     kind = type(found)
     if kind is _FUNCTION:
         session.guard_class_attribute(owner, name, found)
@@ -278,6 +316,26 @@ def _class(machine: Machine, owner: type, name: str) -> Any:
         return found.__get__(None, owner)
     value = getattr(owner, name)
     return _class_value(session, owner, name, value)
+
+
+def _beyond_class(machine: Machine, owner: type, name: str, meta: Any) -> Any:
+    """What the metaclass has under a name that no base has: `meta`, or what its `__getattr__` gives."""
+    session = machine.session
+    if type(meta) is _FUNCTION:
+        session.guard_class_attribute(type(owner), name, meta)
+        return types.MethodType(meta, owner)
+    if meta is MISSING:
+        session.guard_class_attribute(owner, name, GUARD_MISSING)
+        session.guard_class_attribute(type(owner), name, GUARD_MISSING)
+        fallback = special(type(owner), "__getattr__")
+        if fallback is not None:
+            from dynamo.values import calls
+
+            session.guard_class_attribute(type(owner), "__getattr__", fallback)
+            return calls.call(machine, fallback, (owner, name), {})
+    elif not hasattr(type(meta), "__get__"):
+        return _class_value(session, type(owner), name, meta)
+    return getattr(owner, name)
 
 
 def _class_value(session: Session, owner: type, name: str, value: Any) -> Any:
@@ -320,6 +378,7 @@ def _function(machine: Machine, owner: Any, name: str) -> Any:
     if name in ("__name__", "__qualname__", "__module__", "__code__", "__doc__", "__globals__"):
         return getattr(owner, name)
     if not hasattr(owner, name):
+        _guard_absence(session, owner, name)
         return getattr(owner, name)
     if type(class_attribute(type(owner), name)) in (
         types.WrapperDescriptorType,
@@ -358,7 +417,11 @@ def _object(machine: Machine, owner: Any, name: str) -> Any:
     if type(getter) is _FUNCTION:
         from dynamo.values import calls
 
-        machine.session.guard_class_attribute(cls, "__getattr__", getter)
+        session = machine.session
+        if session.source_of(owner) is not None and class_attribute(cls, name) is MISSING:
+            session.guard_class_attribute(cls, name, GUARD_MISSING)
+            _guard_absence(session, owner, name)
+        session.guard_class_attribute(cls, "__getattr__", getter)
         return calls.call(machine, getter, (owner, name), {})
     raise _no_attribute(machine.session, owner, cls, name)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.values import asked
-from dynamo.values.attributes import special
+from dynamo.values.attributes import call_special, special
 from dynamo.values.generators import TracedGenerator
 from dynamo.values.iterators import AheadIterator
 from dynamo.values.shadows import Lazy
@@ -34,10 +34,6 @@ __all__ = [
 ]
 
 
-def _call(machine: Machine, function: Any, *args: Any) -> Any:
-    return machine.inline(function, args, {})
-
-
 class UserIterator:
     """A user's iterator (`__next__` written in Python), driven by the interpreter."""
 
@@ -53,7 +49,7 @@ class UserIterator:
     def __next__(self) -> Any:
         method = special(type(self.inner), "__next__")
         assert method is not None, "made only for such"
-        return _call(self.machine, method, self.inner)
+        return call_special(self.machine, method, self.inner)
 
 
 class SequenceIterator:
@@ -75,7 +71,7 @@ class SequenceIterator:
         assert method is not None, "made only for such"
         self.machine.session.guard_class_attribute(kind, "__getitem__", method)
         try:
-            value = _call(self.machine, method, self.inner, self.index)
+            value = call_special(self.machine, method, self.inner, self.index)
         except IndexError:
             raise StopIteration from None
         self.index += 1
@@ -105,7 +101,7 @@ def get_iterator(machine: Machine, value: Any) -> Any:
     method = special(kind, "__iter__")
     if method is not None:
         machine.session.guard_class_attribute(kind, "__iter__", method)
-        iterator = _call(machine, method, value)
+        iterator = call_special(machine, method, value)
         if special(type(iterator), "__next__") is not None and not isinstance(
             iterator, UserIterator | SequenceIterator | TracedGenerator | AheadIterator
         ):
@@ -119,7 +115,7 @@ def get_iterator(machine: Machine, value: Any) -> Any:
         if meta is not None:
             if type(value).__module__ == "enum":
                 return iter(value)  # type: ignore[call-overload]
-            return _call(machine, meta, value)
+            return call_special(machine, meta, value)
     if not hasattr(kind, "__iter__") and special(kind, "__getitem__") is not None:
         return SequenceIterator(machine, value)
     return iter(value)

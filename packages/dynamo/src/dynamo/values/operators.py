@@ -17,7 +17,7 @@ from dynamo.graph.sizes import SYMBOLIC
 from dynamo.guards import Guard, GuardKind
 from dynamo.source import ConstantSource
 from dynamo.values import asked, iteration, unread
-from dynamo.values.attributes import special
+from dynamo.values.attributes import call_special, special
 from dynamo.values.unread import NOT_HERE
 from dynamo.values.wrap import CONSTANTS, open_container
 from primtorch.fake import FakeTensor
@@ -63,10 +63,6 @@ _PLAIN: frozenset[type] = CONSTANTS | {
     torch.SymBool,
 }
 _CONTAINERS = (list, tuple, dict, set, frozenset)
-
-
-def _call(machine: Machine, function: Any, *args: Any) -> Any:
-    return machine.inline(function, args, {})
 
 
 def _class_of(kinds: dict[int, type], value: Any) -> type:
@@ -116,7 +112,7 @@ def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any
     if in_place is not None:
         method = special(kind_left, in_place)
         if method is not None:
-            result = _call(machine, method, left, right)
+            result = call_special(machine, method, left, right)
             if result is not NotImplemented:
                 return result
     first = special(kind_left, forward)
@@ -128,12 +124,12 @@ def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any
         asked.prepare(machine, right)
         return function(left, plain_numbers(right) if kind_left is str else right)
     if second is not None and kind_left is not kind_right and issubclass(kind_right, kind_left):
-        result = _call(machine, second, right, left)
+        result = call_special(machine, second, right, left)
         if result is not NotImplemented:
             return result
         second = None
     if first is not None:
-        result = _call(machine, first, left, right)
+        result = call_special(machine, first, left, right)
         if result is not NotImplemented:
             return result
     elif hasattr(kind_left, forward) and not isinstance(left, torch.Tensor):
@@ -141,7 +137,7 @@ def binary(machine: Machine, function: Callable[..., Any], left: Any, right: Any
         if result is not NotImplemented:
             return result
     if second is not None and kind_left is not kind_right:
-        result = _call(machine, second, right, left)
+        result = call_special(machine, second, right, left)
         if result is not NotImplemented:
             return result
     symbol = forward.strip("_")
@@ -168,7 +164,7 @@ def unary(machine: Machine, function: Callable[..., Any], value: Any) -> Any:
         machine.session.recorder.kinds.get(id(value), type(value)),
         {"neg": "__neg__", "pos": "__pos__"}.get(getattr(function, "__name__", ""), "__invert__"),
     )
-    return function(value) if method is None else _call(machine, method, value)
+    return function(value) if method is None else call_special(machine, method, value)
 
 
 def compare(machine: Machine, function: Callable[..., Any], left: Any, right: Any) -> Any:
@@ -191,7 +187,7 @@ def compare(machine: Machine, function: Callable[..., Any], left: Any, right: An
             check_plain_contents(machine, right)
         return function(left, right)
     if first is not None:
-        result = _call(machine, first, left, right)
+        result = call_special(machine, first, left, right)
         if result is not NotImplemented:
             return result
     elif kind_left in CONSTANTS or isinstance(left, _CONTAINERS):
@@ -199,7 +195,7 @@ def compare(machine: Machine, function: Callable[..., Any], left: Any, right: An
         if result is not NotImplemented:
             return result
     if second is not None:
-        result = _call(machine, second, right, left)
+        result = call_special(machine, second, right, left)
         if result is not NotImplemented:
             return result
     if function is operator.eq:
@@ -240,14 +236,14 @@ def truth(machine: Machine, value: Any) -> bool:
         return bool(machine.session.recorder.data_dependent_truth(value))
     method = special(kind, "__bool__")
     if method is not None:
-        result = _call(machine, method, value)
+        result = call_special(machine, method, value)
         if not isinstance(result, bool):
             raise TypeError(f"__bool__ should return bool, returned {type(result).__name__}")
         return result
     if not isinstance(value, type):
         method = special(kind, "__len__")
         if method is not None and not hasattr(kind, "__bool__"):
-            return bool(_call(machine, method, value))
+            return bool(call_special(machine, method, value))
     if isinstance(value, dict):
         asked.guard_keys(machine, value)
     elif id(value) in machine.session.unread:
@@ -309,9 +305,9 @@ def _check_own_hash(machine: Machine, value: Any, method: Any) -> None:
     kind = type(value)
     graph = session.recorder.graph
     count = len(graph.nodes)
-    told = _call(machine, method, value)
+    told = call_special(machine, method, value)
     equal = special(kind, "__eq__")
-    same = True if equal is None else truth(machine, _call(machine, equal, value, value))
+    same = True if equal is None else truth(machine, call_special(machine, equal, value, value))
     plain = id(value) not in session.instance_dicts or session.is_created(value)
     if len(graph.nodes) != count or not plain or same is not True or told != hash(value):
         raise GraphBreak(

@@ -25,7 +25,7 @@ from dynamo.errors import BreakReason, GraphBreak
 from dynamo.faults import require_programs
 from dynamo.values import asked, attributes, iteration, operators, subscripts, text, writing
 from dynamo.values.arrays import TracedArray, type_of_array
-from dynamo.values.attributes import MISSING, special
+from dynamo.values.attributes import MISSING, call_special, special
 from dynamo.values.iterators import AheadIterator
 from dynamo.values.native import call_native
 from dynamo.values.wrap import CONSTANTS
@@ -304,7 +304,7 @@ def _hash(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     value = args[0]
     method = special(type(value), "__hash__")
     if method is not None:
-        return machine.inline(method, (value,), {})
+        return call_special(machine, method, value)
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return hash(operators.plain_numbers(value))
     if type(value) in CONSTANTS or isinstance(value, tuple):
@@ -333,6 +333,7 @@ def _text(name: str, function: Any) -> None:
         if method is not None and kind.__module__ != "enum":
             from dynamo.values import calls
 
+            attributes.guard_special(machine, kind, method)
             return calls.call(machine, method, (value,), {})
         if kind in text.BRACKETS and function is not ascii and text.is_told(machine, value):
             return text.contents(machine, value)
@@ -405,8 +406,8 @@ def _number(cls: type, name: str) -> None:
             return torch.sym_int(args[0])
         if args:
             method = special(type(args[0]), name)
-            if method is not None and type(args[0]).__module__ != "enum":
-                return machine.inline(method, args, kwargs)
+            if method is not None and type(args[0]).__module__ != "enum" and not kwargs:
+                return call_special(machine, method, *args)
         return cls(*args, **kwargs)
 
 

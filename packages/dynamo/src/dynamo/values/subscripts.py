@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dynamo.values import asked, iteration, operators, unread
-from dynamo.values.attributes import special
+from dynamo.values.attributes import call_special, special
 from dynamo.values.shadows import Lazy
 from dynamo.values.unread import NOT_HERE, open_all
 from dynamo.values.wrap import open_container, require_no_storage
@@ -36,16 +36,12 @@ __all__ = [
 ]
 
 
-def _call(machine: Machine, function: Any, *args: Any) -> Any:
-    return machine.inline(function, args, {})
-
-
 def contains(machine: Machine, container: Any, item: Any) -> bool:
     """`item in container`."""
     kind = type(container)
     method = special(kind, "__contains__")
     if method is not None:
-        return operators.truth(machine, _call(machine, method, container, item))
+        return operators.truth(machine, call_special(machine, method, container, item))
     if isinstance(container, dict):
         item = operators.as_key(machine, item)
         found = dict.__contains__(container, item)
@@ -72,7 +68,7 @@ def contains(machine: Machine, container: Any, item: Any) -> bool:
     if isinstance(container, type):
         found_method = special(type(container), "__contains__")
         if found_method is not None:
-            return operators.truth(machine, _call(machine, found_method, container, item))
+            return operators.truth(machine, call_special(machine, found_method, container, item))
         return bool(operator.contains(container, item))  # type: ignore[arg-type]
     for value in iteration.iterate(machine, container):
         if value is item or operators.truth(
@@ -113,7 +109,7 @@ def subscript(machine: Machine, container: Any, key: Any) -> Any:
     method = special(kind, "__getitem__")
     if method is not None:
         machine.session.guard_class_attribute(kind, "__getitem__", method)
-        return _call(machine, method, container, key)
+        return call_special(machine, method, container, key)
     if isinstance(container, torch.Tensor):
         return container[_prepare_index(machine, key)]
     if isinstance(container, dict):
@@ -123,7 +119,7 @@ def subscript(machine: Machine, container: Any, key: Any) -> Any:
         if getter is not None:
             if type(container).__module__ == "enum":
                 return container[key]  # type: ignore[index]
-            return _call(machine, getter, container, key)
+            return call_special(machine, getter, container, key)
         maker = getattr(container, "__class_getitem__", None)
         if getattr(maker, "__module__", None) == "typing":  # an alias, which says nothing of values
             return container[key]  # type: ignore[index]
@@ -205,7 +201,7 @@ def dict_item(machine: Machine, container: Any, key: Any) -> Any:
         missing = special(type(container), "__missing__")
         asked.guard_presence(machine, container, key, found=False)
         if missing is not None:
-            return _call(machine, missing, container, key)
+            return call_special(machine, missing, container, key)
         factory = getattr(container, "default_factory", None)
         if factory is not None:
             from dynamo.values import calls
@@ -226,7 +222,7 @@ def store_subscript(machine: Machine, container: Any, key: Any, value: Any) -> N
     kind = machine.session.recorder.kinds.get(id(container), type(container))
     method = special(kind, "__setitem__")
     if method is not None:
-        _call(machine, method, container, key, value)
+        call_special(machine, method, container, key, value)
         return
     if isinstance(container, torch.Tensor):
         container[_prepare_index(machine, key)] = value
@@ -253,7 +249,7 @@ def delete_subscript(machine: Machine, container: Any, key: Any) -> None:
     """`del container[key]`."""
     method = special(type(container), "__delitem__")
     if method is not None:
-        _call(machine, method, container, key)
+        call_special(machine, method, container, key)
         return
     if isinstance(container, dict):
         key = operators.as_key(machine, key)
@@ -276,7 +272,7 @@ def length(machine: Machine, value: Any) -> Any:
     method = special(type(value), "__len__")
     if method is not None:
         machine.session.guard_class_attribute(type(value), "__len__", method)
-        return _call(machine, method, value)
+        return call_special(machine, method, value)
     if isinstance(value, dict):
         asked.guard_keys(machine, value)
     elif id(value) in machine.session.unread:

@@ -12,7 +12,7 @@ import torch
 
 from dynamo.errors import BreakReason, GraphBreak
 from dynamo.values import asked, operators
-from dynamo.values.attributes import special
+from dynamo.values.attributes import call_special, special
 from dynamo.values.wrap import CONSTANTS
 from primtorch.fake import FakeTensor
 
@@ -93,7 +93,7 @@ def format_text(machine: Machine, value: Any, spec: str) -> str:
         value = operators.plain_numbers(value)
     method = special(type(value), "__format__")
     if method is not None and type(value).__module__ != "enum":
-        return str(machine.inline(method, (value, spec), {}))
+        return str(call_special(machine, method, value, spec))
     if type(value) not in CONSTANTS and not spec:
         from dynamo.values import calls
 

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 
-from dynamo.errors import BreakReason, GraphBreak
+from dynamo.errors import BreakReason, GraphBreak, RunsAsItIs
 from dynamo.guards import GuardKind
 from dynamo.source import (
     OVER_CONTAINERS,
@@ -25,6 +26,7 @@ from dynamo.source import (
     ConstantSource,
     DictItemSource,
     DictKeySource,
+    InstanceAttributeSource,
     ItemSource,
     LocalSource,
 )
@@ -189,6 +191,8 @@ def _tensor(session: Session, value: torch.Tensor, source: Source) -> Any:
     if known is not None:
         _same_object(session, session.sources[id(known)], source)
         return known
+    if is_lazy(value):
+        raise RunsAsItIs(f"{source.name()} gets its size in this call")
     return session.recorder.tensor_input(session, value, source)
 
 
@@ -367,6 +371,8 @@ def _partial(session: Session, value: Any, source: Source) -> Any:
         for name, item in value.keywords.items()
     }
     copy = functools.partial(function, *args, **named)
+    for name, item in value.__dict__.items():
+        copy.__dict__[name] = Lazy(item, InstanceAttributeSource(source, name))
     session.remember(copy, source)
     return copy
 
