@@ -210,12 +210,28 @@ def same_layout(left: TensorMeta, right: TensorMeta) -> bool:
     )
 
 
+def _symbolic_order(meta: TensorMeta) -> list[int]:
+    """Dimensions from the outermost to the innermost, if the expressions show a dense layout; else as they come."""
+    order: list[int] = []
+    rest = list(range(len(meta.shape)))
+    expected: Any = 1
+    while rest:
+        steps = [dim for dim in reversed(rest) if meta.stride[dim] == expected]
+        found = steps or [dim for dim in reversed(rest) if meta.shape[dim] == 1]
+        if not found:
+            return list(range(len(meta.shape)))
+        rest.remove(found[0])
+        order.insert(0, found[0])
+        expected = expected * meta.shape[found[0]]
+    return order
+
+
 def with_layout(rec: Recorder, tensor: FakeTensor, wanted: TensorMeta) -> FakeTensor:
     """`tensor` with the strides of `wanted`, by a copy where they differ."""
     if tensor.meta.stride == wanted.stride:
         return tensor
     if not all(isinstance(stride, int) for stride in wanted.stride):
-        order = list(range(len(wanted.shape)))
+        order = _symbolic_order(wanted)
     elif is_dense(wanted):
         order = sorted(
             range(len(wanted.shape)),

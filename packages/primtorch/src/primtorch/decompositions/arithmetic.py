@@ -486,7 +486,7 @@ def _masked_fill(self: Tensor, mask: Tensor, value: Tensor) -> Tensor:
         raise RuntimeError(
             "masked_fill only supports boolean masks, but got dtype " + _scalar_name(mask.dtype)
         )
-    return aten.where.self(mask, value, self)
+    return contiguous(aten.where.self(mask, value, self))  # as eager, whatever the order of self
 
 
 def _scalar_name(dtype: torch.dtype) -> str:

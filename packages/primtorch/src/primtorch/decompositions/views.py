@@ -163,6 +163,10 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
                 f"and {list(tensor.shape)} at entry {position}"
             )
     dim = wrapped(dim, len(shape) + 1)
+    if len(shape) in (4, 5) and dim < len(shape):
+        # As eager: joined along the dimension that is there, then divided; channels-last stays so.
+        joined = aten.cat.default(list(tensors), dim)
+        return aten.view.default(joined, [*shape[:dim], len(tensors), *shape[dim:]])
     return aten.cat.default([aten.unsqueeze.default(tensor, dim) for tensor in tensors], dim)
 
 

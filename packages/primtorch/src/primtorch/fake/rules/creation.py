@@ -572,6 +572,13 @@ def stack(sizes: Sizes, tensors: Sequence[TensorMeta], dim: int = 0) -> TensorMe
                 f"stack expects each tensor to be equal size, but got {list(first.shape)} at entry "
                 f"0 and {list(meta.shape)} at entry {index}"
             )
+    if position < first.ndim:  # eager joins along the dimension that is there, and divides it
+        joined = cat(sizes, tensors, position)
+        size, step = first.shape[position], joined.stride[position]
+        shape = (*joined.shape[:position], len(tensors), size, *joined.shape[position + 1 :])
+        return joined.strided(
+            shape, (*joined.stride[:position], step * size, *joined.stride[position:])
+        )
     return cat(sizes, [_with_new_dimension(meta, position) for meta in tensors], position)
 
 
