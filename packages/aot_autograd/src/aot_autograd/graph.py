@@ -137,6 +137,12 @@ _CHECKED: dict[Any, int] = {
     aten.gather.default: 2,
     aten.take.default: 1,
     aten.embedding.default: 1,
+    aten.index_put.default: 1,
+    aten.scatter.src: 2,
+    aten.scatter.value: 2,
+    aten.scatter_add.default: 2,
+    aten.index_add.default: 2,
+    aten.index_copy.default: 2,
 }
 
 _INTEGERS = (torch.int64, torch.int32)

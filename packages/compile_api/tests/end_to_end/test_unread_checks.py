@@ -34,8 +34,31 @@ def loss(x, i):
     return x + 1
 
 
+def written(x, i):
+    x.clone()[i] = 0.0
+    return x + 1
+
+
+def scattered(x, i):
+    x.scatter(0, i.view(1, -1), 1.0)
+    return x + 1
+
+
+def added(x, i):
+    x.index_add(0, i, x[:1])
+    return x + 1
+
+
+def copied(x, i):
+    x.index_copy(0, i, x[:1])
+    return x + 1
+
+
+PROGRAMS = [index, looked_up, gathered, selected, loss, written, scattered, added, copied]
+
+
 @pytest.mark.parametrize("training", [False, True])
-@pytest.mark.parametrize("program", [index, looked_up, gathered, selected, loss])
+@pytest.mark.parametrize("program", PROGRAMS)
 def test_an_index_out_of_bounds(program, training):
     compiled = compile_api.compile(program, options={"strict": True})
     x = TABLE.clone().requires_grad_(training)
