@@ -422,10 +422,11 @@ def logit(self: Tensor, eps: float | None = None) -> Tensor:
 
 
 def _logit_limits(self: Tensor, eps: float | None) -> tuple[float | None, float | None]:
-    """eps and 1 - eps, which the CPU rounds to the dtype; None if there is no eps."""
+    """eps and 1 - eps, which the CPU rounds to the dtype; None if there is no eps. One that varies is left as it is."""
     if eps is None or eps < 0:
         return None, None
-    if self.device.type != "cpu" or not self.dtype.is_floating_point:
+    plain = isinstance(eps, float)  # to round another would make a constant of it
+    if self.device.type != "cpu" or not self.dtype.is_floating_point or not plain:
         return eps, 1 - eps
     low = rounded(eps, self.dtype)
     return low, rounded(1 - low, self.dtype)
