@@ -1,6 +1,8 @@
 """An attribute that is not there is guarded as one that is: what comes later is seen by the next call."""
 
 import functools
+import re
+import struct
 import types
 
 import pytest
@@ -151,3 +153,26 @@ def test_a_special_method_that_is_replaced_is_seen(name):
     first = fast(X).item()
     setattr(kind, name, lambda self, *args: after)
     assert first != fast(X).item() == program(owner, X).item()
+
+
+def test_an_object_of_c_is_another_when_it_is_replaced():
+    held = types.SimpleNamespace(pattern=re.compile("a"), packer=struct.Struct("<i"))
+
+    def function(x):
+        return x * bool(held.pattern.match("ab")) + held.packer.size
+
+    fast = dynamo.optimize("eager", fullgraph=True, options=STRICT)(function)
+    assert fast(X).item() == 5
+    held.pattern = re.compile("b")
+    assert fast(X).item() == 4
+    held.packer = struct.Struct("<q")
+    assert fast(X).item() == 8
+
+
+def test_where_a_tensor_lies_in_its_storage_is_seen_when_asked():
+    fast = dynamo.optimize("eager", fullgraph=True, options=STRICT)(
+        lambda x: (x + 1, x.storage_offset(), x[1:].storage_offset())
+    )
+    whole = torch.arange(6.0)
+    assert fast(whole[:3])[1:] == (0, 1)
+    assert fast(whole[3:])[1:] == (3, 4)

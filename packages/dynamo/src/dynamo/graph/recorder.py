@@ -28,6 +28,8 @@ from dynamo.graph.on_fakes import call_on_fakes
 from dynamo.graph.overrides import Overrides
 from dynamo.graph.tensor_classes import has_overrides, has_own_dispatch, is_traced, traced_in
 from dynamo.graph.wrappers import call_with_wrappers, fake_wrapper, holds_wrapper
+from dynamo.guards import GuardKind
+from dynamo.source import StorageOffsetSource
 from primtorch import substitute
 from primtorch.fake import FactoryMode, FakeTensor, ShapeContext, fakeify
 
@@ -215,6 +217,8 @@ class Recorder:
                 return found
         kind = calls.classify(function)
         if kind is calls.Kind.QUERY:
+            if function is torch.Tensor.storage_offset and is_traced(args[0]):
+                self._guard_places(args[0])
             return function(*args, **kwargs)
         name = getattr(function, "__name__", "")
         if kind is calls.Kind.REFUSED:
@@ -243,6 +247,20 @@ class Recorder:
                 f"{name} would draw again if the try block before it ran again",
             )
         return self._record(function, args, kwargs)
+
+    def _guard_places(self, value: Any) -> None:
+        """Where the inputs lie in the storage of a tensor is asked for: no other guard says it."""
+        if self.machine is None:
+            return
+        for entry in self.inputs:
+            if (
+                entry.value.storage is value.storage
+                and type(entry.value.meta.storage_offset) is int
+            ):
+                with torch._C.DisableTorchFunction():
+                    place = entry.real.storage_offset()
+                source = StorageOffsetSource(entry.source)
+                self.machine.session.guard(GuardKind.EQUAL, source, place)
 
     def _at_run_time(
         self, function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]

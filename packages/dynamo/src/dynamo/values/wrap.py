@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["CONSTANTS", "guard_new_object", "is_constant", "open_container", "wrap"]
 
 _HEAP_TYPE = 1 << 9
+_IMMUTABLE_TYPE = 1 << 8  # made by C code, on the heap or not: `re.Pattern`
 _STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 CONSTANTS: frozenset[type] = frozenset(
     {
@@ -132,7 +133,7 @@ def guard_new_object(session: Session, value: Any, source: Source) -> Any:
         raise session.refuse(f"{source.name()} is a {type(value).__name__} of numpy")
     if _is_memory(value):
         raise session.refuse(f"{source.name()} is memory, a {type(value).__name__}")
-    if not type(value).__flags__ & _HEAP_TYPE:
+    if type(value).__flags__ & (_HEAP_TYPE | _IMMUTABLE_TYPE) != _HEAP_TYPE:
         if type(value) in (weakref.ProxyType, weakref.CallableProxyType):
             from dynamo.values.references import proxy_from_outside  # it needs this module
 
