@@ -267,7 +267,7 @@ def _replay(rec: Recorder, current: FakeTensor, step: ViewStep) -> FakeTensor:
 
 def _refuse_overlap(meta: TensorMeta) -> None:
     """Leave to eager a write to a tensor with elements on top of each other: it mostly raises."""
-    if not may_overlap(meta):
+    if 0 in meta.shape or not may_overlap(meta):
         return
     raise UnsupportedOperator(
         "an in-place change of a tensor that overlaps itself",

@@ -12,7 +12,14 @@ def _doubled_halves(x):
     return F.glu(torch.cat([halves, halves], 0), 0)
 
 
+def _written(x):
+    copy = x.expand(4, *x.shape).transpose(0, 1).clone()
+    copy[:2].mul_(2)
+    return copy
+
+
 PROGRAMS = {
+    "written": _written,
     "first element of nothing": _doubled_halves,
     "rolled": lambda x: x.roll(2, 0),
     "rolled as one": lambda x: x.roll(3) * 2,
