@@ -1,4 +1,4 @@
-"""Pointwise operators and reductions at the ends of their dtypes' ranges: NaN, infinities, signs of zeros and values as in eager.
+"""Operators and reductions at the ends of their dtypes' ranges: NaN, infinities, signs of zeros and values as in eager.
 
 Eager's vector loops and the few elements that remain after them differ in places; ours, whatever the place of an
 element, give what the vector loops give. What still differs stands in `EXCUSED` and in docs/how_to/debugging.md.
