@@ -180,7 +180,9 @@ def test_deviations_are_squared_in_double(dtype, dim):
     torch.testing.assert_close(found, program(x), atol=0, rtol=2 * torch.finfo(dtype).eps)
 
 
-# Without cumprod, whose gradient beside infinities depends on torch's version.
+VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
+# On torch 2.11 the gradient that is traced of cumprod doesn't divide, as eager's does: it differs beside infinities.
+SINCE = ("cumprod",) if VERSION >= (2, 13) else ()
 REDUCTIONS = {
     name: lambda x, name=name: getattr(torch, name)(x, -1)
     for name in (
@@ -198,6 +200,7 @@ REDUCTIONS = {
         "var",
         "std",
         "any",
+        *SINCE,
     )
 } | {
     **{
