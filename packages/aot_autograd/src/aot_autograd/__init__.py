@@ -12,6 +12,7 @@ from aot_autograd.api import (
 from aot_autograd.errors import (
     AotError,
     CompilerContractError,
+    FirstDerivativeOnly,
     OptionError,
     PartitionError,
     TraceError,
@@ -36,6 +37,7 @@ __all__ = [
     "AotModule",
     "AotOptions",
     "CompilerContractError",
+    "FirstDerivativeOnly",
     "OptionError",
     "Partition",
     "PartitionError",

@@ -282,6 +282,7 @@ typedef struct {
   Places numbers;         /* saved numbers: an input's place, or an output's, as -1 - place */
   Places tensors;         /* inputs that are tensors, known from the first call on */
   Places constant;        /* outputs without a gradient */
+  Places tracked;         /* outputs with a gradient: the list of inputs that is kept ends with weak references to them */
   Places outside;         /* saved tensors whose versions are kept: the caller can change them, and not all backwards read them */
   Py_ssize_t total, visible;
   int keep, begun;
@@ -353,6 +354,17 @@ static PyObject *outputs_of(PyObject *run, PyObject *list, PyObject *check, Py_s
   return NULL;
 }
 
+/* Append weak references to the outputs with a gradient; 0, or -1 with an exception. */
+static int refer_to(Forward *self, PyObject *outputs, PyObject *list) {
+  for (Py_ssize_t k = 0; k < self->tracked.count; k++) {
+    PyObject *reference = PyWeakref_NewRef(PyTuple_GET_ITEM(outputs, self->tracked.at[k]), NULL);
+    int failed = !reference || PyList_Append(list, reference);
+    Py_XDECREF(reference);
+    if (failed) return -1;
+  }
+  return 0;
+}
+
 static PyObject *forward_run(PyObject *object, PyObject *const *args, size_t flags, PyObject *keywords) {
   Forward *self = (Forward *)object;
   Py_ssize_t count = PyVectorcall_NARGS(flags);
@@ -382,6 +394,7 @@ static PyObject *forward_run(PyObject *object, PyObject *const *args, size_t fla
   for (Py_ssize_t k = 0; saved && k < inputs; k++)
     PyTuple_SET_ITEM(saved, k, Py_NewRef(PyList_GET_ITEM(list, self->inputs.at[k])));
   if (saved) outputs = outputs_of(self->run, list, self->check, self->total, "forward");
+  if (outputs && self->keep && refer_to(self, outputs, primals)) Py_CLEAR(outputs);
   if (outputs) {
     for (Py_ssize_t k = 0; k < self->outputs.count; k++)
       PyTuple_SET_ITEM(saved, inputs + k, Py_NewRef(PyTuple_GET_ITEM(outputs, self->outputs.at[k])));
@@ -408,12 +421,12 @@ static PyObject *forward_begin(Forward *self, PyObject *tensors) {
 }
 
 static PyObject *forward_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *words[] = {"run", "python", "before", "check", "tensor", "inputs", "outputs", "numbers", "constant", "outside", "total", "visible", "keep", NULL};
-  PyObject *run, *python, *before, *check, *tensor, *inputs, *outputs, *numbers, *constant, *outside;
+  static char *words[] = {"run", "python", "before", "check", "tensor", "inputs", "outputs", "numbers", "constant", "tracked", "outside", "total", "visible", "keep", NULL};
+  PyObject *run, *python, *before, *check, *tensor, *inputs, *outputs, *numbers, *constant, *tracked, *outside;
   Py_ssize_t total, visible;
   int keep;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOOOOnnp", words, &run, &python, &before, &check, &tensor, &inputs, &outputs,
-                                   &numbers, &constant, &outside, &total, &visible, &keep))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOOOOOnnp", words, &run, &python, &before, &check, &tensor, &inputs, &outputs,
+                                   &numbers, &constant, &tracked, &outside, &total, &visible, &keep))
     return NULL;
   Forward *self = (Forward *)type->tp_alloc(type, 0);
   if (!self) return NULL;
@@ -427,11 +440,11 @@ static PyObject *forward_new(PyTypeObject *type, PyObject *args, PyObject *keywo
   self->visible = visible;
   self->keep = keep;
   if (places_of(inputs, &self->inputs) || places_of(outputs, &self->outputs) || places_of(numbers, &self->numbers) ||
-      places_of(constant, &self->constant) || places_of(outside, &self->outside)) {
+      places_of(constant, &self->constant) || places_of(tracked, &self->tracked) || places_of(outside, &self->outside)) {
     Py_DECREF(self);
     return NULL;
   }
-  int right = visible <= total && within(&self->outputs, total) && within(&self->constant, visible) &&
+  int right = visible <= total && within(&self->outputs, total) && within(&self->constant, visible) && within(&self->tracked, visible) &&
               within(&self->outside, self->inputs.count + self->outputs.count);
   for (Py_ssize_t k = 0; k < self->numbers.count; k++) right &= self->numbers.at[k] >= 0 ? keep : -1 - self->numbers.at[k] < total;
   if (right) return (PyObject *)self;
@@ -458,7 +471,7 @@ static int forward_clear(Forward *self) {
 static void forward_dealloc(Forward *self) {
   PyObject_GC_UnTrack(self);
   forward_clear(self);
-  Places *all[] = {&self->inputs, &self->outputs, &self->numbers, &self->tensors, &self->constant, &self->outside};
+  Places *all[] = {&self->inputs, &self->outputs, &self->numbers, &self->tensors, &self->constant, &self->tracked, &self->outside};
   for (size_t k = 0; k < sizeof all / sizeof *all; k++) PyMem_Free(all[k]->at);
   Py_TYPE(self)->tp_free((PyObject *)self);
 }
@@ -793,7 +806,7 @@ PyMODINIT_FUNC PyInit__node(void) {
   if (module && (PyModule_AddObjectRef(module, "Call", (PyObject *)&CallType) ||
                  PyModule_AddObjectRef(module, "Forward", (PyObject *)&ForwardType) ||
                  PyModule_AddObjectRef(module, "Backward", (PyObject *)&BackwardType) ||
-                 PyModule_AddIntConstant(module, "FACE", 8))) /* _native.py refuses other numbers */
+                 PyModule_AddIntConstant(module, "FACE", 9))) /* _native.py refuses other numbers */
     Py_CLEAR(module);
   return module;
 }

@@ -8,6 +8,7 @@
         CompilerContractError      a compiler passed by the user returned something else than promised
         PartitionError             a partition function lost or invented a value
         OptionError(ValueError)    an option that does not exist or has a wrong value
+    FirstDerivativeOnly(UserWarning)  a gradient lacks what eager's second derivatives bring
 
 Each message says what was being compiled, where, why it failed, and what to do.
 """
@@ -74,3 +75,16 @@ class PartitionError(AotError):
 
 class OptionError(AotError, ValueError):
     """An unknown option, or a value outside its range."""
+
+
+class FirstDerivativeOnly(UserWarning):
+    """A result of a compiled call retains its gradient, or has a hook, while derivatives are differentiated.
+
+    Args:
+        what: What is being done.
+        why: How its outcome differs from eager's.
+        remedy: What the reader can do.
+    """
+
+    def __init__(self, what: str, why: str, remedy: str) -> None:
+        super().__init__(f"{what}\n  why: {why}\n  try: {remedy}")

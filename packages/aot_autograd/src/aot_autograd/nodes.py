@@ -28,6 +28,7 @@ from aot_autograd._torch import (
     runs_in_this_backward,
 )
 from aot_autograd.connections import nodes_of_inputs
+from aot_autograd.told import Told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,6 +70,7 @@ class Nodes:
         self.reads_tensors, self.saved = reads_tensors, saved
         self.everything = (1 << len(metadata.tangents)) - 1
         self.second_backward = second_backward
+        self.told = Told(metadata.source)
         self.clashes, self.order = found.clashes, found.order
         self.values = tuple(
             n for n, requires in enumerate(metadata.value_requires_grad) if requires
@@ -108,6 +110,7 @@ class Nodes:
             edges = [tokens[at] for at in self.edges[tangent]]
             # In a list, out of autograd's sight: the whole call's node is behind no result.
             values[place] = of_results(call, tangent, [values[place]], *edges)
+            call.tensors.append(ref(values[place]))
         return tuple(values)
 
 
@@ -119,15 +122,17 @@ class _Call:
         context: Of the whole call's node, with what is saved.
         owner: Keeps that node alive, which its context doesn't.
         results: The results' nodes, as long as they live.
+        tensors: The results, as long as Python knows them.
         spent: The tangents, as bits, whose backward ran without the graph being retained.
     """
 
-    __slots__ = ("_lock", "_running", "context", "nodes", "owner", "results", "spent")
+    __slots__ = ("_lock", "_running", "context", "nodes", "owner", "results", "spent", "tensors")
 
     def __init__(self, nodes: Nodes, value: torch.Tensor) -> None:
         self.nodes = nodes
         self.context: Any = value.grad_fn
         self.owner = value.view_as(value).grad_fn
+        self.tensors: list[ref[torch.Tensor]] = []
         self.results: list[Any] = [None] * len(nodes.values)
         self.spent = 0
         self._running: list[ref[_Running]] = []
@@ -247,6 +252,8 @@ class _Running:
             call.let_go()
         elif type(context) is _Freed and nodes.reads_tensors(nodes.everything & ~fresh):
             raise RuntimeError(nodes.second_backward)
+        if torch.is_grad_enabled():
+            nodes.told.of_second_derivatives(call.tensors)
         gradients = run(context, *given)
         del given, context, owner
         for place, gradient in enumerate(gradients[2:]):

@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 import torch
 
@@ -48,6 +49,7 @@ from aot_autograd.tangents import (
     tangent_outputs,
     with_zeros,
 )
+from aot_autograd.told import Told
 
 if TYPE_CHECKING:
     from aot_autograd.backwards import Backwards
@@ -240,6 +242,8 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
     run = without_effects(compiled.forward, metadata)
     forward_outputs, total_outputs = compiled.forward_outputs, compiled.total_outputs
     constant = [n for n, requires in enumerate(metadata.value_requires_grad) if not requires]
+    # A call of several nodes tells of its results itself: these are not what the caller gets.
+    tracked = () if metadata.connections is not None else tangent_outputs(metadata)
     keep_primals = compiled.double is not None or bool(keeping.numbers)
     keep_before = _before_of(compiled)
     draws = _draws(compiled)
@@ -271,6 +275,8 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
             versions = versions_of(primals)
         outputs = run(args)
         checked_length(outputs, total_outputs, "forward")
+        if primals is not None:
+            primals += [ref(outputs[place]) for place in tracked]
         saved = (*inputs, *take_outputs(outputs))
         ctx.save_for_backward(*saved)
         numbers = _numbers(keeping, primals, outputs) if keeping.numbers else ()
@@ -300,6 +306,7 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
             outputs=keeping.outputs,
             numbers=tuple(at if kind == "input" else -1 - at for kind, at in keeping.numbers),
             constant=tuple(constant),
+            tracked=tracked,
             outside=outside,
             total=total_outputs,
             visible=forward_outputs,
@@ -326,6 +333,7 @@ def _backward_of(
     saves = bool(keeping.inputs or keeping.outputs)
     grad_mode = torch.is_grad_enabled
     spared = Spared(keeping, _outside(compiled, keeping))
+    told = Told(metadata.source)
 
     def backward(ctx: Any, *gradients: Any) -> Any:
         saved, refused = _all_saved(ctx) if saves else ((), None)
@@ -348,8 +356,11 @@ def _backward_of(
         if second:
             seeds = [values[slot] for slot in compiled.seeds]
             double = differentiable_backward(compiled, keeping, primals, versions)
+            primals = list(primals or ())
+            inputs = primals[: len(metadata.graph_inputs)]
+            told.of_second_derivatives(primals[len(inputs) :])
             with generators_as(states[0]) if states else nullcontext():
-                return (None, None, *double(list(primals or ()), seeds, tangents))
+                return (None, None, *double(inputs, seeds, tangents))
         chosen = known.get(absent) or backwards.of(absent)
         run = chosen.deferred.made or chosen.deferred()
         if chosen.kept is not None:
