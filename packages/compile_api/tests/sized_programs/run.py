@@ -37,8 +37,9 @@ STATED = {
     r"new_tensor\(\[1\.0": "a float and a size in one list become a tensor's data",
     r"expected \(*(float|math)\b.* is [-\d]": "a float that is no exact fraction is rounded to a size",
     r"\[.*:.*\]": "a slice past the end, or without elements",
+    r"<<|not \(s\d+ < 2\)": "a power of two by a size, a size that is now 0 or 1",
     r"diagonal": "which of two sizes is smaller",
-    r"expected s\d+ <": "strides of overlapping memory are ordered by sizes",
+    r"expected \w+ < \w+,": "strides of overlapping memory are ordered by sizes",
     r"expected s\d+ == s\d+|strides of": "sizes or strides that agree by chance",
 }
 """What a reason to compile again shows, and its cause."""

@@ -106,3 +106,27 @@ def test_a_float_argument_made_a_size():
         assert same(compiled(x, share), function(x, share))
     with pytest.raises(ValueError, match="NaN"):
         compiled(torch.randn(8), math.nan)
+
+
+INDEXED = {
+    "row": lambda x, k: x[k] * 2,
+    "column": lambda x, k: x[:, k] * 2,
+    "row of a rest": lambda x, k: x[k % 8] + 1,
+    "column of a row": lambda x, k: x[k][None, : k + 1] * 2,
+    "cell": lambda x, k: x[k, k] * 2,
+}
+
+
+@pytest.mark.parametrize("name", INDEXED)
+def test_an_index_that_varies_needs_no_version_where_the_sizes_are_fixed(name):
+    function, counter = INDEXED[name], CompileCounter()
+    compiled = dynamo.optimize(counter, options=dynamo.DynamoOptions(strict=True))(function)
+    x = torch.randn(9, 9)
+    for number in (4, 5, 7, 3, 6, 2):
+        assert same(compiled(x, number), function(x, number))
+    assert counter.frame_count == 2
+    for number in (0, 1, -1, -3):
+        assert same(compiled(x, number), function(x, number))
+    if name != "row of a rest":
+        with pytest.raises(IndexError):
+            compiled(x, 9)

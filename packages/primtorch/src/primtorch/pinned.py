@@ -44,10 +44,10 @@ def unpinned(function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..
     if function is torch.Tensor.__setitem__ or function is operator.setitem:
         varies = isinstance(args[2], torch.SymInt)
         return set_item if _is_basic(args[1], varies=varies) else None
-    if first.meta.is_static:
-        return None
     if function is torch.Tensor.__getitem__ or function is operator.getitem:
         return get_item if _is_basic(args[1]) else None
+    if first.meta.is_static:
+        return None
     if function is torch.tensor_split or function is torch.Tensor.tensor_split:
         return tensor_split if len(args) > 1 and type(args[1]) is int and args[1] > 0 else None
     return max_pool1d if pools else None
