@@ -33,3 +33,9 @@ def test_a_program_is_the_same_each_time():
     import sized
 
     assert str(sized.drawn(7)) == str(sized.drawn(7))
+
+
+def test_the_committed_run_found_no_difference():
+    run = json.loads((FOLDER / "complete_run_eager.json").read_text())
+    assert run["programs"] >= 1500
+    assert not run["differ"]

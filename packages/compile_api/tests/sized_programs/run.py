@@ -38,6 +38,7 @@ STATED = {
     r"expected \(*(float|math)\b.* is [-\d]": "a float that is no exact fraction is rounded to a size",
     r"\[.*:.*\]": "a slice past the end, or without elements",
     r"<<|not \(s\d+ < 2\)": "a power of two by a size, a size that is now 0 or 1",
+    r"F\.pad\(": "padding by nothing keeps an order of strides that padding does not",
     r"diagonal": "which of two sizes is smaller",
     r"expected \w+ < \w+,": "strides of overlapping memory are ordered by sizes",
     r"expected s\d+ == s\d+|strides of": "sizes or strides that agree by chance",
