@@ -176,3 +176,44 @@ def test_where_a_tensor_lies_in_its_storage_is_seen_when_asked():
     whole = torch.arange(6.0)
     assert fast(whole[:3])[1:] == (0, 1)
     assert fast(whole[3:])[1:] == (3, 4)
+
+
+SHOWN = {
+    "item": lambda x, shown: x * shown["a"],
+    "get": lambda x, shown: x * shown.get("b", 1),
+    "contained": lambda x, shown: x * ("b" in shown),
+    "length": lambda x, shown: x * len(shown),
+    "order": lambda x, shown: x * list(shown)[0].count("a"),
+    "values": lambda x, shown: x * sum(shown.values()),
+    "returned": lambda x, shown: (x + 1, dict(shown)),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_dictionary_that_is_shown_read_only_is_seen_to_change(name):
+    behind = {"a": 2}
+    shown = types.MappingProxyType(behind)
+    fast = dynamo.optimize("eager", fullgraph=True, options=STRICT)(lambda x: SHOWN[name](x, shown))
+    changes = [lambda: None, lambda: behind.update(b=3), lambda: behind.update(a=2.0)]
+    for change in (*changes, lambda: behind.pop("a"), lambda: behind.update(a=2)):
+        change()
+        try:
+            expected = SHOWN[name](X, shown)
+        except KeyError:
+            with pytest.raises(KeyError):
+                fast(X)
+            continue
+        found = fast(X)
+        assert str(found) == str(expected)
+
+
+@pytest.mark.parametrize("view", [dict.keys, dict.values, dict.items])
+def test_views_of_dictionaries_from_outside_run_as_they_are(view):
+    behind = {"a": 2}
+    kept = view(behind)
+    fast = dynamo.optimize("eager")(lambda x: x * len(kept))
+    assert fast(X).item() == 2 * fast(X).item() / 2 == X.item() * len(kept)
+    behind["b"] = 3
+    assert fast(X).item() == X.item() * 2
+    with pytest.raises(dynamo.CaptureError, match="no guard sees its dictionary"):
+        dynamo.optimize("eager", fullgraph=True, options=STRICT)(lambda x: x * len(kept))(X)

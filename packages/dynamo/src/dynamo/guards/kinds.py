@@ -13,7 +13,7 @@ import itertools
 import weakref
 from dataclasses import dataclass
 from enum import Enum
-from types import MethodType
+from types import MappingProxyType, MethodType
 from typing import TYPE_CHECKING, Any, assert_never
 
 import torch
@@ -267,6 +267,9 @@ def same_constant(left: object, right: object) -> bool:
                 and same_constant(left.stop, right.stop)
                 and same_constant(left.step, right.step)
             )
+        case MappingProxyType():
+            assert isinstance(right, MappingProxyType)
+            return same_constant(tuple(left.items()), tuple(right.items()))
         case torch.Tensor():
             return False  # as a key a tensor is itself only
         case _:

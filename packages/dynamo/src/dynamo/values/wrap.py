@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import inspect
 import pathlib
 import types
 import weakref
@@ -44,6 +45,7 @@ __all__ = ["CONSTANTS", "guard_new_object", "is_constant", "open_container", "wr
 
 _HEAP_TYPE = 1 << 9
 _IMMUTABLE_TYPE = 1 << 8  # made by C code, on the heap or not: `re.Pattern`
+_VIEWS = tuple(type(make({})) for make in (dict.keys, dict.values, dict.items))
 _STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 CONSTANTS: frozenset[type] = frozenset(
     {
@@ -401,6 +403,37 @@ def _frozenset(session: Session, value: frozenset[Any], source: Source) -> Any:
     return value
 
 
+def _dictionary_shown(
+    session: Session, value: types.MappingProxyType[Any, Any], source: Source
+) -> Any:
+    """What somebody shows of a dictionary that he may change: guarded by what it holds.
+
+    A read-only copy of it stands for it, so that two reads of one call see the same.
+    """
+    known = session.attribute_memo.get((id(value), "<shown>"))
+    if known is not None:
+        _same_object(session, session.sources[id(value)], source)
+        return known
+    by_identity = (*_IDENTITY, types.FunctionType, inspect.Parameter)
+    if not all(
+        is_constant(x) or isinstance(x, by_identity) for item in value.items() for x in item
+    ):
+        raise session.refuse(f"{source.name()} shows a dictionary of objects")
+    shown = types.MappingProxyType(dict(value))
+    session.guard(GuardKind.EQUAL, source, shown)
+    session.remember(value, source)
+    session.remember(shown, source)
+    session.attribute_memo[id(value), "<shown>"] = shown
+    return shown
+
+
+def _view_of_dictionary(session: Session, value: Any, source: Source) -> Any:
+    """Keys, values or items of a dictionary that capture did not see."""
+    raise session.refuse(
+        f"{source.name()} is a {type(value).__name__}: no guard sees its dictionary"
+    )
+
+
 def _opaque_iterator(session: Session, value: Any, source: Source) -> Any:
     """An iterator from outside is used up by looking at it: only real code may do that."""
     found = session.sources.get(id(value))
@@ -447,6 +480,8 @@ _WRAPPERS: dict[type, Callable[[Any, Any, Any], Any]] = {
     slice: _slice,
     range: _range,
     frozenset: _frozenset,
+    types.MappingProxyType: _dictionary_shown,
+    **dict.fromkeys(_VIEWS, _view_of_dictionary),
     types.GeneratorType: _opaque_iterator,
     types.CoroutineType: _opaque_iterator,
     zip: _opaque_iterator,
