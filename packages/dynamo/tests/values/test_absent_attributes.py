@@ -183,7 +183,7 @@ SHOWN = {
     "get": lambda x, shown: x * shown.get("b", 1),
     "contained": lambda x, shown: x * ("b" in shown),
     "length": lambda x, shown: x * len(shown),
-    "order": lambda x, shown: x * list(shown)[0].count("a"),
+    "order": lambda x, shown: x * next(iter(shown)).count("a"),
     "values": lambda x, shown: x * sum(shown.values()),
     "returned": lambda x, shown: (x + 1, dict(shown)),
 }
