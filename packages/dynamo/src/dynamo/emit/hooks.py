@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dynamo.graph.late_hooks import LateHook
     from dynamo.machine.interpreter import Machine
 
-__all__ = ["postpone", "register_late", "removed_handle", "retain_late", "where_given"]
+__all__ = ["postpone", "register", "register_late", "removed_handle", "retain_late", "where_given"]
 
 
 def where_given(hook: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor | None], Any]:
@@ -34,6 +34,13 @@ def where_given(hook: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor |
         return None if gradient is None else hook(gradient)
 
     return run
+
+
+def register(tensor: torch.Tensor, method: str, hook: Callable[..., Any]) -> Any:
+    """The handle of a hook of a real tensor."""
+    # A view whose base was written gets its history anew when asked; autograd dies where that is while it takes a hook.
+    _ = tensor.grad_fn
+    return getattr(tensor, method)(hook)
 
 
 def postpone(machine: Machine, tick: int) -> NoReturn:
@@ -83,7 +90,7 @@ def _registration(
         hook = emitter.value(late.hook)
         if late.method == "register_hook":
             hook = f"{emitter.constant(where_given)}({hook})"
-        return f"{_argument(emitter, late.tensor)}.{late.method}({hook})"
+        return _registered(emitter, _argument(emitter, late.tensor), late, hook)
     begin = late_hooks.begins_behind(recorder, late.tensor, late.after, late.version)
     if begin is None:
         _leave_to_eager(machine, late, "its tensor is written in several ways")
@@ -98,7 +105,11 @@ def _registration(
     hook = emitter.value(late.hook)
     if function is not None and not several:
         hook = f"{emitter.constant(where_given)}({hook})"
-    return f"{emitter.value(late.tensor)}.{late.method}({hook})"
+    return _registered(emitter, emitter.value(late.tensor), late, hook)
+
+
+def _registered(emitter: Emitter, tensor: str, late: LateHook, hook: str) -> str:
+    return f"{emitter.constant(register)}({tensor}, {late.method!r}, {hook})"
 
 
 def _argument(emitter: Emitter, tensor: Any) -> str:
