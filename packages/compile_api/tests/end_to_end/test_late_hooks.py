@@ -122,3 +122,41 @@ def test_an_argument_detached_in_place_that_requires_a_gradient_again(returns_it
         z.sum().backward()
         found.append([y.is_leaf, z.is_leaf, z is y, x.grad, y.grad if y.is_leaf else None])
     assert_alike(*reversed(found))
+
+
+@pytest.mark.parametrize("method", ["register_hook", "retain_grad"])
+@pytest.mark.parametrize("behind", ["used", "returned"])
+def test_an_argument_written_through_another_that_shares_its_memory(method, behind):
+    def program(base, view, seen):
+        view.relu_()
+        base.retain_grad() if method == "retain_grad" else base.register_hook(seen.append)
+        return base * 2 if behind == "used" else base
+
+    found = []
+    for one in (program, compile_api.compile(program)):
+        x, seen = torch.tensor([[1.0, -2.0], [3.0, 4.0]], requires_grad=True), []
+        base = x * 1
+        view = base.view(4)
+        (one(base, view, seen) * 3).sum().backward()
+        found.append([x.grad, base.retains_grad, view.retains_grad, base.grad, view.grad, seen])
+    assert_alike(*reversed(found))
+
+
+def test_a_view_whose_history_is_made_anew_takes_a_hook():
+    """Autograd dies where it makes one for a hook; eager's program had asked before, capture knew the answer."""
+
+    def program(base, seen):
+        view = base.view(-1)
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, torch.clone):
+            softened = base.softmax(-1)
+        base.relu_()
+        if not view.is_leaf:
+            view.register_hook(seen.append)
+        return view * 2 + softened.sum()
+
+    found = []
+    for one in (program, compile_api.compile(program)):
+        x, seen = torch.tensor([[1.0, -2.0], [3.0, 4.0]], requires_grad=True), []
+        one(x * 1, seen).sum().backward()
+        found.append([x.grad, seen])
+    assert_alike(*reversed(found))

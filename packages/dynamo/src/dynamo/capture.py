@@ -29,7 +29,7 @@ from dynamo._torch import (
 from dynamo.emit.drawn import DrawFound, Drawing, is_drawn
 from dynamo.emit.effects import emit_effects
 from dynamo.emit.entry import Again, build_entry, order_of_inputs
-from dynamo.emit.hooks import register_late, retain_late
+from dynamo.emit.hooks import make_histories, register_late, retain_late
 from dynamo.emit.reconstruct import CannotReconstruct, Emitter
 from dynamo.emit.resume import Resume, emit_step
 from dynamo.errors import (
@@ -396,6 +396,7 @@ def _emit_break(request: Request, emitter: Emitter, machine: Machine, stop: Grap
         _restart(machine, frames[depth - 1].tick, stop)
     inner: str | None = None
     try:
+        make_histories(emitter, frames[depth - 1].stack)
         for level in range(depth - 1, -1, -1):
             region = frames[level + 1].breaks_raise if level + 1 < depth else machine.breaks_raise
             resume = partial(_resume_in, request, region)

@@ -269,6 +269,8 @@ class HookPlace:
     def __init__(self, tensor: torch.Tensor, *, several: bool) -> None:
         self._hook: Callable[[Any], torch.Tensor | None] | None = None
         self._several = several
+        # A view whose base was written gets its history anew when asked; autograd dies where a hook asks.
+        _ = tensor.grad_fn
         self._handle = tensor.register_hook(self)
 
     def __call__(self, gradient: torch.Tensor | None) -> torch.Tensor | None:

@@ -16,15 +16,24 @@ from torch.utils.hooks import RemovableHandle
 from dynamo.errors import BreakReason, Restart
 from dynamo.graph import late_hooks
 from primtorch import regions
+from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from dynamo.emit.reconstruct import Emitter
     from dynamo.graph.late_hooks import LateHook
     from dynamo.machine.interpreter import Machine
 
-__all__ = ["postpone", "register", "register_late", "removed_handle", "retain_late", "where_given"]
+__all__ = [
+    "make_histories",
+    "postpone",
+    "register",
+    "register_late",
+    "removed_handle",
+    "retain_late",
+    "where_given",
+]
 
 
 def where_given(hook: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor | None], Any]:
@@ -73,6 +82,18 @@ def register_late(machine: Machine, emitter: Emitter) -> None:
         except CannotReconstruct as error:
             _leave_to_eager(machine, late, f"it captures {error}")
         emitter.remember(late.handle, name)
+
+
+def make_histories(emitter: Emitter, values: Iterable[Any]) -> None:
+    """Ask the views among what an instruction that runs for real takes for their histories.
+
+    One whose base was written gets its history anew when asked. The program may have done so where capture knew the
+    answer (`is_leaf`), and autograd dies where `register_hook` is the first to ask.
+    """
+    for value in values:
+        owner = getattr(value, "__self__", value)
+        if type(owner) is FakeTensor and owner.requires_grad:
+            emitter.line(f"{emitter.value(owner)}.grad_fn")
 
 
 def _made_last_first(late: LateHook) -> int:
@@ -142,6 +163,8 @@ def _reserve(
 def _require_history(machine: Machine, late: LateHook) -> None:
     if late_hooks.lost_its_history(late):
         _leave_to_eager(machine, late, "its tensor is detached in place afterwards")
+    if late_hooks.written_through_another(machine.session.recorder, late.tensor):
+        _leave_to_eager(machine, late, "its memory is written through another argument")
 
 
 def _leave_to_eager(machine: Machine, late: LateHook, why: str) -> NoReturn:

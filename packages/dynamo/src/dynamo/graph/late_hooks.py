@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from dynamo.graph.recorder import Recorder
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 __all__ = ["LateHook", "begins_behind", "is_used_behind", "obstacle", "reserve", "version"]
 
 
@@ -62,6 +64,28 @@ def lost_its_history(late: LateHook) -> bool:
     with torch._C.DisableTorchFunction():
         tensor = late.tensor
         return not tensor.requires_grad or (tensor.is_leaf and not late.leaf)
+
+
+def written_through_another(recorder: Recorder, tensor: Any) -> bool:
+    """Whether the tensor's memory came in by two arguments and the call writes to it by the other one.
+
+    Each argument's fake has memory of its own: what the other one's history becomes, only autograd knows.
+    """
+    if not recorder.mutated or type(tensor) is not FakeTensor:
+        return False
+    with torch._C.DisableTorchFunction():
+        memory = {
+            id(entry.value.storage): entry.real.untyped_storage()._cdata
+            for entry in recorder.inputs
+            if type(entry.value) is FakeTensor and type(entry.real) in _PLAIN
+        }
+        written = {
+            id(node.meta["val"].storage)
+            for node in recorder.graph.nodes
+            if id(node.meta.get("val")) in recorder.mutated
+        }
+    own = memory.pop(id(tensor.storage), None)
+    return any(fake in written and real == own for fake, real in memory.items())
 
 
 def stays_as_it_came(recorder: Recorder, tensor: Any) -> bool:

@@ -45,7 +45,7 @@ __all__ = ["CONSTANTS", "guard_new_object", "is_constant", "open_container", "wr
 
 _HEAP_TYPE = 1 << 9
 _IMMUTABLE_TYPE = 1 << 8  # made by C code, on the heap or not: `re.Pattern`
-_VIEWS = tuple(type(make({})) for make in (dict.keys, dict.values, dict.items))
+_VIEWS: tuple[type, ...] = tuple(type(make({})) for make in (dict.keys, dict.values, dict.items))
 _STORAGES = (torch.UntypedStorage, torch.TypedStorage)
 CONSTANTS: frozenset[type] = frozenset(
     {
