@@ -50,6 +50,7 @@ from dynamo.graph.expected import (
     put_back,
     written_inputs,
 )
+from dynamo.graph.extents import has_bytes
 from dynamo.graph.gradients import tangled
 from dynamo.graph.inputs import GraphInput, restore_placeholders
 from dynamo.graph.recorder import Recorder
@@ -689,16 +690,9 @@ def _places_in_memory(
         length = storage.nbytes()
         guards += [
             Guard(StorageOffsetSource(source), GuardKind.EQUAL, tensor.storage_offset()),
-            Guard(
-                source, GuardKind.PREDICATE, (partial(_has_bytes, length), f"has {length} bytes")
-            ),
+            Guard(source, GuardKind.PREDICATE, (partial(has_bytes, length), f"has {length} bytes")),
         ]
     return guards
-
-
-def _has_bytes(length: int, value: torch.Tensor) -> bool:
-    with torch._C.DisableTorchFunction():
-        return value.untyped_storage().nbytes() == length
 
 
 def _graph_module(request: Request, recorder: Recorder, outputs: list[Any]) -> Any:

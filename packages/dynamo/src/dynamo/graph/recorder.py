@@ -22,6 +22,7 @@ from dynamo.graph import calls, gradients
 from dynamo.graph.carve import Region, expose
 from dynamo.graph.data import has_history, replace_data
 from dynamo.graph.expected import READ_FOR_JUMPS, as_condition
+from dynamo.graph.extents import STRIDED, require_inside
 from dynamo.graph.inputs import GraphInput, placeholder, plain_input
 from dynamo.graph.known import ANSWERED, Known, first_as_tensor, made_of_sizes, of_size
 from dynamo.graph.on_fakes import call_on_fakes
@@ -34,6 +35,8 @@ from primtorch import substitute
 from primtorch.fake import FactoryMode, FakeTensor, ShapeContext, fakeify
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from dynamo.graph.late_hooks import LateHook
     from dynamo.graph.sizes import Sizes
     from dynamo.machine.interpreter import Machine
@@ -196,6 +199,10 @@ class Recorder:
         source, fake, real = found
         return placeholder(self, source, fake, real)
 
+    def known_inputs(self) -> Iterable[tuple[Source, Any, Any]]:
+        """Of each tensor from outside, also one that no call has taken yet: source, fake, real."""
+        return self._inputs.values()
+
     # -- calls -------------------------------------------------------------------------------------
 
     def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -218,7 +225,7 @@ class Recorder:
         kind = calls.classify(function)
         if kind is calls.Kind.QUERY:
             if function is torch.Tensor.storage_offset and is_traced(args[0]):
-                self._guard_places(args[0])
+                self.guard_places(args[0])
             return function(*args, **kwargs)
         name = getattr(function, "__name__", "")
         if kind is calls.Kind.REFUSED:
@@ -234,6 +241,8 @@ class Recorder:
                 BreakReason.DATA_DEPENDENT_SHAPE,
                 f"the size of {name}'s sparse gradient depends on data",
             )
+        if name in STRIDED:
+            require_inside(self, name, args, kwargs)
         if (
             name in calls.MAY_RAISE
             and self.machine is not None
@@ -248,19 +257,17 @@ class Recorder:
             )
         return self._record(function, args, kwargs)
 
-    def _guard_places(self, value: Any) -> None:
-        """Where the inputs lie in the storage of a tensor is asked for: no other guard says it."""
+    def guard_places(self, value: Any) -> None:
+        """Guard where the inputs lie in the storage of a tensor: no other guard says it."""
         if self.machine is None:
             return
-        for entry in self.inputs:
-            if (
-                entry.value.storage is value.storage
-                and type(entry.value.meta.storage_offset) is int
-            ):
+        for source, fake, real in self.known_inputs():
+            if type(fake) is not FakeTensor or fake.storage is not value.storage:
+                continue
+            if type(fake.meta.storage_offset) is int:
                 with torch._C.DisableTorchFunction():
-                    place = entry.real.storage_offset()
-                source = StorageOffsetSource(entry.source)
-                self.machine.session.guard(GuardKind.EQUAL, source, place)
+                    place = real.storage_offset()
+                self.machine.session.guard(GuardKind.EQUAL, StorageOffsetSource(source), place)
 
     def _at_run_time(
         self, function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -37,9 +37,15 @@ class FakeContext(Protocol):
 
 
 class Storage:
-    """The identity of a piece of memory; tensors with the same object are views of each other."""
+    """The identity of a piece of memory; tensors with the same object are views of each other.
 
-    __slots__ = ("__weakref__",)
+    `first` describes the tensor that was first seen to lie there: the memory is at least as long.
+    """
+
+    __slots__ = ("__weakref__", "first")
+
+    def __init__(self, first: TensorMeta) -> None:
+        self.first = first
 
 
 class _Compatible:
@@ -96,7 +102,7 @@ class FakeTensor(torch.Tensor):
         )
         result.meta = meta
         result.context = context
-        result.storage = Storage() if storage is None else storage
+        result.storage = Storage(meta) if storage is None else storage
         return result
 
     def adopt(self, meta: TensorMeta) -> None:
