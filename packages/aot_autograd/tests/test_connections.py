@@ -423,3 +423,21 @@ def test_a_result_that_retains_its_gradient_is_told_of(several):
         with pytest.raises(aot_autograd.FirstDerivativeOnly, match="first derivative alone"):
             differentiate(torch.Tensor.retain_grad)
         differentiate(torch.Tensor.retain_grad)
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection")
+def test_what_passes_between_nodes_is_a_number_of_one_dtype():
+    shared = torch.randn(3, 3, requires_grad=True)
+    heads = [torch.randn(3, 3, requires_grad=True) for _ in range(2)]
+    one, other = compiled(lambda s, a, b: ((s @ a).sum(), (s @ b).sum()))(shared, *heads)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        spoiled = [torch.full((), torch.nan) for _ in range(64)]
+        del spoiled  # what is not initialized would be NaN
+        with torch.autograd.detect_anomaly():
+            (one * 2 + other).backward()
+    finally:
+        torch.set_default_dtype(before)
+    torch.testing.assert_close(heads[0].grad, 2 * shared.detach().sum(0).unsqueeze(1).expand(3, 3))
+    torch.testing.assert_close(shared.grad, (2 * heads[0] + heads[1]).detach().sum(1).expand(3, 3))

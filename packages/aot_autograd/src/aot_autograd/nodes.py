@@ -77,9 +77,11 @@ class Nodes:
         )
         self.count = len(metadata.value_requires_grad)
         self.inputs, self.edges = nodes_of_inputs(found.reached, len(metadata.differentiable))
-        self.device = metadata.tangents[0].device
         with torch.inference_mode(mode=False):
             self._leaf = torch.zeros((), device="cpu", requires_grad=True)
+            # Where gradients are, so that the engine orders streams; a number, which detect_anomaly() looks at; of one
+            # dtype, whatever the default is by the time of the backward: else the engine makes another tensor of it.
+            self.token = torch.zeros((), dtype=torch.float32, device=metadata.tangents[0].device)
         self._whole = whole
         self._of_inputs, self._of_results = _functions(kind)
         self._applies = tuple(
@@ -102,7 +104,7 @@ class Nodes:
         values = list(whole(args, sizes, self._leaf))
         call = _Call(self, values[self.values[0]])
         tokens = [
-            of_inputs(number, self.device, *[inputs[place] for place in places])
+            of_inputs(number, self.token, *[inputs[place] for place in places])
             for number, places in enumerate(self.inputs)
         ]
         for tangent in self.order:  # the engine runs the last one first
@@ -285,11 +287,11 @@ def _functions(
         """Inputs that the same results lead to -> a token, which those results are made from."""
 
         @staticmethod
-        def forward(ctx: Any, number: int, device: torch.device, *_inputs: Any) -> torch.Tensor:
-            """The token: on the device where gradients are, so that the engine orders streams."""
+        def forward(ctx: Any, number: int, token: torch.Tensor, *_inputs: Any) -> torch.Tensor:
+            """The token."""
             ctx.set_materialize_grads(False)
             ctx.number = number
-            return torch.empty((), device=device)
+            return token.detach()
 
         @staticmethod
         def backward(ctx: Any, ticket: Any) -> Any:
@@ -327,7 +329,7 @@ def _functions(
                 if not running.ticketed >> at & 1:
                     running.ticketed |= 1 << at
                     if ticket is None:
-                        ticket = torch.empty((), device=call.nodes.device)
+                        ticket = call.nodes.token.detach()
                         ticket.running = running
                     tickets[place] = ticket
             return None, None, None, *tickets
