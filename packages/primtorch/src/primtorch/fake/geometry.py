@@ -82,17 +82,28 @@ def broadcast_stride(meta: TensorMeta, shape: Shape) -> Shape:
     )
 
 
-def pointwise_strides(sizes: Sizes, shape: Shape, operands: Sequence[TensorMeta]) -> Shape:
-    """The strides that TensorIterator gives a new output of this shape."""
+def pointwise_strides(
+    sizes: Sizes, shape: Shape, operands: Sequence[TensorMeta], *, with_number: bool = False
+) -> Shape:
+    """The strides that TensorIterator gives a new output of this shape.
+
+    Args:
+        sizes: answers questions about sizes.
+        shape: the common shape of the operands.
+        operands: the tensors that take part.
+        with_number: whether a number does too. It is a tensor without dimensions to TensorIterator,
+            so no layout is taken over as it is, which shows where a dimension has one place or none.
+    """
     if not operands:
         return contiguous_strides(shape)
-    if all(operand.shape == shape for operand in operands):
+    if not (with_number and shape) and all(operand.shape == shape for operand in operands):
         fast = _common_layout(sizes, shape, operands)
         if fast is not None:
             return fast
     strides = [broadcast_stride(operand, shape) for operand in operands]
     row_major = contiguous_strides(shape)
-    if all(s == row_major or _all_zero(s) for s in strides):
+    # Where a dimension has no place, the sizes alone may ask for another order.
+    if 0 not in shape and all(s == row_major or _all_zero(s) for s in strides):
         return row_major
     return _sorted_strides(sizes, shape, strides)
 

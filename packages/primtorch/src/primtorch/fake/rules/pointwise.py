@@ -41,7 +41,11 @@ def pointwise(
         # On the CPU operands of other dtypes are cast first, and a cast makes overlapping or
         # gappy memory dense.
         tensors = [m if m.dtype is common else _cast(sizes, m) for m in tensors]
-    return TensorMeta(shape, pointwise_strides(sizes, shape, tensors), dtype, device)
+    with_number = any(
+        operand is not None and operand.__class__ is not TensorMeta for operand in operands
+    )
+    stride = pointwise_strides(sizes, shape, tensors, with_number=with_number)
+    return TensorMeta(shape, stride, dtype, device)
 
 
 def _cast(sizes: Sizes, x: TensorMeta) -> TensorMeta:
@@ -53,6 +57,19 @@ def _same(sizes: Sizes, *args: Any, **kwargs: Any) -> TensorMeta:
     del kwargs
     dtype = result_dtype(args)
     return pointwise(sizes, args, dtype, dtype)
+
+
+def _same_alone(sizes: Sizes, *args: Any, **kwargs: Any) -> TensorMeta:
+    """As `_same`, but the numbers are parameters: they have no part in the memory order."""
+    del kwargs
+    dtype = result_dtype(args)
+    return pointwise(sizes, [a for a in args if a.__class__ is TensorMeta], dtype, dtype)
+
+
+def _like(sizes: Sizes, x: TensorMeta, *parameters: Any, **more: Any) -> TensorMeta:
+    """In memory that is made like that of the input; the numbers are parameters."""
+    del parameters, more
+    return TensorMeta(x.shape, format_strides(sizes, x, x.shape, None), x.dtype, x.device)
 
 
 def _kept(sizes: Sizes, *args: Any, **kwargs: Any) -> TensorMeta:
@@ -95,13 +112,14 @@ def _for_overloads(rule: Callable[..., Any], names: str, overloads: str) -> None
 _for_overloads(_real, "abs", "default")
 _for_overloads(
     _kept,
-    """relu sign sgn ceil floor trunc frac bitwise_not positive square conj_physical nan_to_num
-    hardtanh hardswish hardsigmoid elu celu leaky_relu gelu silu mish softplus softshrink
+    """relu sign sgn ceil floor trunc frac bitwise_not positive square conj_physical
+    hardswish hardsigmoid elu celu leaky_relu gelu silu mish softplus softshrink
     hardshrink threshold relu6 _conj_physical fill
     _prelu_kernel""",
     "default",
 )
 _for_overloads(_kept, "round", "default decimals")
+_for_overloads(_like, "nan_to_num hardtanh", "default")
 
 
 @shape_rule("rrelu_with_noise_functional")
@@ -183,9 +201,12 @@ _for_overloads(
     floor_divide""",
     "Tensor Scalar Scalar_Tensor",
 )
-_for_overloads(_same, "pow", "Tensor_Tensor Tensor_Scalar")
+_for_overloads(_same, "bitwise_left_shift bitwise_right_shift", "Tensor_Scalar")
+_for_overloads(_same, "pow", "Tensor_Tensor")
+_for_overloads(_same_alone, "pow", "Tensor_Scalar")
 _for_overloads(_same, "floor_divide maximum minimum fmax fmin gcd lcm hypot nextafter", "default")
-_for_overloads(_kept, "_add_relu", "Tensor Scalar")
+_for_overloads(_kept, "_add_relu", "Tensor")
+_for_overloads(_same, "_add_relu", "Scalar")
 _for_overloads(_floated, "div true_divide copysign", "Tensor Scalar")
 _for_overloads(_floated, "atan2 logaddexp logaddexp2 igamma igammac", "default")
 _for_overloads(_floated, "xlogy", "Tensor Scalar_Self Scalar_Other")
@@ -201,8 +222,8 @@ _for_overloads(
 _for_overloads(_truth, "eq ne lt le gt ge", "Tensor Scalar")
 _for_overloads(_truth, "logical_and logical_or logical_xor", "default")
 _for_overloads(_kept, "heaviside", "default")
-_for_overloads(_same, "clamp", "default Tensor")
-_for_overloads(_same, "clamp_min clamp_max", "default Tensor")
+_for_overloads(_same, "clamp clamp_min clamp_max", "Tensor")
+_for_overloads(_same_alone, "clamp clamp_min clamp_max", "default")
 _for_overloads(_kept, "lerp", "Scalar Tensor")
 _for_overloads(_kept, "addcmul", "default")
 
