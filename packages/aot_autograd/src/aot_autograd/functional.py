@@ -190,6 +190,21 @@ def is_dense(meta: TensorMeta) -> bool:
     return True
 
 
+def is_known_dense(meta: TensorMeta) -> bool:
+    """As `is_dense`, but with symbolic sizes only what can be read off the expressions is dense."""
+    if meta.is_static:
+        return is_dense(meta)
+    pairs = [pair for pair in zip(meta.stride, meta.shape, strict=True) if pair[1] != 1]
+    expected: Any = 1
+    while pairs:
+        found = next((pair for pair in pairs if pair[0] == expected), None)
+        if found is None:
+            return False
+        pairs.remove(found)
+        expected = expected * found[1]
+    return True
+
+
 def contiguous_stride(shape: tuple[Any, ...]) -> tuple[Any, ...]:
     """Row-major strides."""
     strides: list[Any] = []

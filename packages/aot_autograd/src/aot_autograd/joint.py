@@ -76,8 +76,12 @@ class Trace:
 
 
 def tangent_meta(meta: TensorMeta) -> TensorMeta:
-    """The layout in which the backward takes the gradient of a value."""
-    if not functional.is_dense(meta):
+    """The layout in which the backward takes the gradient of a value.
+
+    Row-major unless the value is known to be dense: gradients are copied into that layout, and places
+    that lie on top of each other would hold one number for all.
+    """
+    if not functional.is_known_dense(meta):
         stride = functional.contiguous_stride(meta.shape)
         return TensorMeta(meta.shape, stride, meta.dtype, meta.device)
     return TensorMeta(meta.shape, meta.stride, meta.dtype, meta.device)
