@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from inductor.errors import UnsupportedOperationError
 from inductor.ir.nodes import View
 from inductor.lowering.builder import layout_for
 from inductor.lowering.pointwise import cost, reader
 from inductor.lowering.registry import lowers
 from inductor.lowering.views import from_front, slice_start
+from primtorch.symbolic import bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -165,6 +167,29 @@ def pad(builder: Builder, x: Value, padding: Sequence[Size], value: Constant | V
     )
 
 
+def _may_repeat(shape: Sequence[Size], stride: Sequence[Size]) -> bool:
+    """Whether places of a result may lie on top of each other; of symbolic sizes, unless proved not to."""
+    if 0 in shape:
+        return False
+    pairs = [(step, size) for step, size in zip(stride, shape, strict=True) if size != 1]
+    taken: Size = 1
+    while pairs:
+        apart = [pair for pair in pairs if pair[0] == taken]
+        if not apart and all(isinstance(step, int) for step, _ in pairs):
+            apart = sorted(pairs, key=lambda pair: int(pair[0]))  # type: ignore[arg-type]
+        if not apart or not _at_least(apart[0][0], taken):
+            return True
+        step, size = apart[0]
+        pairs.remove(apart[0])
+        taken = step * size
+    return False
+
+
+def _at_least(step: Size, taken: Size) -> bool:
+    low = bounds(step - taken)[0]
+    return low is not None and low >= 0
+
+
 def _written(
     builder: Builder,
     x: Value,
@@ -174,6 +199,9 @@ def _written(
 ) -> Value:
     """`source` in a window of `x`."""
     fact = builder.fact
+    if _may_repeat(fact.shape, fact.stride):
+        # What is written last remains: the window, whose places other places of `x` share.
+        raise UnsupportedOperationError("scatter of a slice", "its result overlaps itself")
 
     def load(recorder: Recorder, place: Coordinates) -> Scalar:
         return _chosen(
