@@ -85,3 +85,13 @@ def test_a_view_inside_the_memory_is_part_of_the_graph():
     for rows in (3, 4, 5, 6):
         compiled(torch.ones(rows, 3))
     assert compile_api.graph_count() == 2
+
+
+def test_sizes_that_are_tensors_made_of_sizes():
+    def function(x):
+        half = torch.div(torch.tensor(x.size(0)), 2, rounding_mode="trunc")
+        return x.as_strided((half, x.size(1)), x.stride()) * 2
+
+    compiled = compile_api.compile(function, fullgraph=True)
+    for x in (torch.randn(4, 3), torch.randn(8, 3), torch.randn(7, 5)):
+        assert torch.equal(compiled(x), function(x))

@@ -126,11 +126,13 @@ def test_unary_operators_and_their_gradients(dtype):
 
     ours, eagers, wide = inputs(PART, dtype), inputs(WHOLE, dtype), inputs(WHOLE, torch.float64)
     found = compile_api.compile(program, fullgraph=True, options=STRICT)(*ours)
-    expected, exact = program(*eagers), program(*wide)
-    triples = {
-        "values": (found, expected, exact),
-        "gradients": tuple(map(gradients, (found, expected, exact), (ours, eagers, wide))),
-    }
+    # On processors that multiply float16 oneDNN has a GELU of its own, with other ends than eager's on all others.
+    with torch.backends.mkldnn.flags(enabled=dtype is not torch.float16):
+        expected, exact = program(*eagers), program(*wide)
+        triples = {
+            "values": (found, expected, exact),
+            "gradients": tuple(map(gradients, (found, expected, exact), (ours, eagers, wide))),
+        }
     wrong = [
         (kind, name, x[place].item(), mine[place].item(), eager[place].item())
         for kind, triple in triples.items()

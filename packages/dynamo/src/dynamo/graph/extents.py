@@ -53,8 +53,11 @@ def require_inside(
         return  # the call itself says what is wrong with it
     meta = tensor.meta
     offset = given.get("storage_offset")
-    start = meta.storage_offset if offset is None else expression_of(offset)
-    end = _end(tuple(map(expression_of, size)), tuple(map(expression_of, stride)), start)
+    numbers = [_number(recorder, one) for one in (*size, *stride)]
+    start = meta.storage_offset if offset is None else _number(recorder, offset)
+    if start is None or any(one is None for one in numbers):
+        raise GraphBreak(BreakReason.DATA_DEPENDENT_SHAPE, f"{name} takes a size from a tensor")
+    end = _end(tuple(numbers[: len(size)]), tuple(numbers[len(size) :]), start)  # type: ignore[arg-type]  # none is None
     width = meta.dtype.itemsize
     less = _comparison(tensor)
     if (
@@ -73,6 +76,19 @@ def require_inside(
     raise GraphBreak(
         BreakReason.UNSUPPORTED_CALL, f"{name} is not known to stay inside the memory of its tensor"
     )
+
+
+def _number(recorder: Recorder, value: Any) -> int | Expression | None:
+    """A size; of a tensor that is made of sizes what it holds, None of others."""
+    if not isinstance(value, torch.Tensor):
+        return expression_of(value)
+    known = recorder.known.find(value)
+    if known is None:
+        return None
+    if isinstance(known, torch.SymInt):
+        return expression_of(known)
+    with torch._C.DisableTorchFunction():
+        return int(known)
 
 
 def _comparison(tensor: FakeTensor) -> Callable[[Any, Any], bool]:

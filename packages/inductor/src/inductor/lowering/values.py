@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from inductor.ir.index import linear_index
-from inductor.ir.operations import value_dtype
 
 if TYPE_CHECKING:
     import torch
@@ -63,10 +62,6 @@ class Value:
 
     def load(self, recorder: Recorder, coordinates: Coordinates) -> Scalar:
         """Record the element at `coordinates`; half types as float32."""
-        if (
-            0 in self.shape
-        ):  # there is none: neither memory nor coordinates of what it was made from
-            return recorder.constant(0, value_dtype(self.dtype))
         view = self.view
         if view is not None:
             index = linear_index(coordinates, view.stride, view.offset)

@@ -96,9 +96,11 @@ def pointwise_strides(
     """
     if not operands:
         return contiguous_strides(shape)
-    if not (with_number and shape) and all(operand.shape == shape for operand in operands):
+    if all(operand.shape == shape for operand in operands):
         fast = _common_layout(sizes, shape, operands)
-        if fast is not None:
+        # Both ways agree where every dimension has two places or more, and only run time may tell.
+        shows = with_number and any(isinstance(size, int) and size < 2 for size in shape)
+        if fast is not None and not (shows and all(isinstance(size, int) for size in shape)):
             return fast
     strides = [broadcast_stride(operand, shape) for operand in operands]
     row_major = contiguous_strides(shape)

@@ -78,6 +78,7 @@ class StatementPrinter:
                 self._reads[operand] = self._reads.get(operand, 0) + 1
         self.written = body.writes
         self.depends = self._dependencies()
+        self._places = self._made_into_places()
         self.values: dict[int, Value] = {}
         self.checks: list[int] = []
         self.literals: list[int] = []
@@ -433,8 +434,19 @@ class StatementPrinter:
             return True
         if operation.buffer in self.written | self.locals.keys():
             return False
+        if position in self._places:
+            return True  # a place is looked at even where nothing is read there
         # What a loop without turns reads need not exist.
         return all((bounds(self._extents[variable])[0] or 0) > 0 for variable in over)
+
+    def _made_into_places(self) -> set[int]:
+        """The operations whose values come to be indices."""
+        found: set[int] = set()
+        for position in sorted(self.operations, reverse=True):
+            operation = self.operations[position]
+            if operation.name == "indirect" or position in found:
+                found.update(operation.operands)
+        return found
 
     def split(self, positions: list[int], variable: Symbol) -> tuple[list[int], list[int]]:
         """Operations that can stand before the loop over `variable`, and those that must stand in it."""
