@@ -22,7 +22,7 @@ from primtorch.symbolic import bounds, expression_of
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Contents"]
+__all__ = ["Contents", "compute"]
 
 _MOST = 4  # numbers that are remembered of a storage
 _MOST_RUNS = 64  # combinations of them that one call is tried with
@@ -197,7 +197,7 @@ class Contents:
         found: _Numbers = ()
         for chosen in itertools.product(*choices):
             named = dict(zip(kwargs, chosen[len(args) :], strict=True))
-            real = _run(function, chosen[: len(args)], named)
+            real = compute(function, chosen[: len(args)], named)
             if real is None or real.dtype is not result.dtype or real.numel() != 1:
                 return None
             found = _union(found, (real.item(),)) or ()
@@ -262,7 +262,7 @@ def _full(shape: tuple[int, ...], number: Any, kind: torch.dtype) -> torch.Tenso
         return torch.full(shape, number, dtype=kind)
 
 
-def _run(function: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None:
+def compute(function: Any, args: Any, kwargs: dict[str, Any]) -> torch.Tensor | None:
     """The call on real numbers; None where it raises or makes something else."""
     try:
         with torch._C.DisableTorchFunction(), torch.no_grad():
@@ -287,7 +287,7 @@ def _cast(numbers: _Numbers, kind: torch.dtype) -> _Numbers | None:
         limits = torch.iinfo(kind)
         if any(not limits.min <= number <= limits.max for number in numbers):
             return None
-    reals = [_run(torch.tensor, (number,), {"dtype": kind}) for number in numbers]
+    reals = [compute(torch.tensor, (number,), {"dtype": kind}) for number in numbers]
     found: _Numbers | None = ()
     for real in reals:
         found = None if real is None else _union(found, (real.item(),))
@@ -311,7 +311,7 @@ def _reduced(
         return None
     found: _Numbers | None = ()
     for number in numbers:
-        real = _run(_REDUCED[name], (_full((1,), number, args[0].dtype),), {})
+        real = compute(_REDUCED[name], (_full((1,), number, args[0].dtype),), {})
         if real is None or real.dtype is not result.dtype:
             return None
         found = _union(found, (real.item(),))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynamo.graph.contents import Contents
+from dynamo.graph.contents import Contents, compute
 from primtorch.fake import FakeTensor
 
 if TYPE_CHECKING:
@@ -329,16 +329,6 @@ def _leaves(data: Any) -> Iterator[Any]:
             yield from _leaves(item)
     else:
         yield data
-
-
-def compute(function: Any, args: list[Any], kwargs: dict[str, Any]) -> torch.Tensor | None:
-    """The call on real numbers; None where it raises or makes something else."""
-    try:
-        with torch._C.DisableTorchFunction(), torch.no_grad():
-            result = function(*args, **kwargs)
-    except Exception:  # noqa: BLE001 - the recorded call raises the same where it must
-        return None
-    return result if type(result) is torch.Tensor else None
 
 
 def _tensors(args: Any) -> bool:

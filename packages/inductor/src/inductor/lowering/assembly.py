@@ -4,8 +4,6 @@
 computed by choosing, at each place, which tensor is read (only that one).
 """
 
-# a lowering has its operator's signature
-
 from __future__ import annotations
 
 from contextlib import nullcontext
