@@ -7,6 +7,7 @@ test in `tests/test_torch_names.py`, so that a torch release that moves one is n
 from __future__ import annotations
 
 import sys
+from collections import OrderedDict
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,11 +34,14 @@ __all__ = [
     "current_autograd_node",
     "current_backward",
     "current_device",
+    "edge_of_leaf",
+    "ending_at",
     "formula_that_runs",
     "gradients_of",
     "has_composite_explicit",
     "has_composite_implicit",
     "has_own_operators",
+    "hooks_of",
     "increment_version",
     "is_checkpoint_hook",
     "is_kept_by_policy",
@@ -158,8 +162,12 @@ def apply_without_transforms(function: type[torch.autograd.Function]) -> Callabl
     return apply
 
 
-def call_backward_directly(function: type[torch.autograd.Function], *fields: str) -> None:
+def call_backward_directly(
+    function: type[torch.autograd.Function], *fields: str, bases: tuple[type, ...] = ()
+) -> None:
     """Let the engine call `function.backward` itself, and its context keep `fields` outside of a dict.
+
+    `bases` come before torch's own.
 
     The engine calls `apply` of the context's class; torch's own looks for the function's backward
     at each call.
@@ -171,7 +179,21 @@ def call_backward_directly(function: type[torch.autograd.Function], *fields: str
         "_autograd_function_id": made._autograd_function_id,
         "apply": function.backward,
     }
-    function._backward_cls = type(made.__name__, (BackwardCFunction,), members)
+    function._backward_cls = type(made.__name__, (*bases, BackwardCFunction), members)
+
+
+def hooks_of(tensor: torch.Tensor) -> dict[Any, Any]:
+    """The hooks of a tensor with a history: the dict that autograd and `register_hook` read, made if there is none."""
+    hooks: dict[Any, Any] | None = tensor._backward_hooks
+    if hooks is None:
+        hooks = tensor._backward_hooks = OrderedDict()
+        tensor.grad_fn._register_hook_dict(tensor)
+    return hooks
+
+
+def edge_of_leaf(leaf: torch.Tensor) -> Any:
+    """The node at which autograd accumulates a leaf's gradient; it lives as long as this is held."""
+    return torch.autograd.graph.get_gradient_edge(leaf).node
 
 
 def answer_at_once(function: type[torch.autograd.Function]) -> None:
@@ -195,6 +217,30 @@ def gradients_of(
         tuple(outputs), tuple(tangents), True, False, tuple(inputs), True, accumulate_grad=False
     )
     return result
+
+
+@contextmanager
+def ending_at(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Inside, what arrives at these tensors in a backward is theirs, and goes no further.
+
+    Autograd takes a tensor's gradient before it calls the hooks of the node that goes on with it.
+    """
+    places: dict[Any, set[int]] = {}
+    for tensor in tensors:
+        if tensor.grad_fn is not None:
+            places.setdefault(tensor.grad_fn, set()).add(tensor.output_nr)
+
+    def without(numbers: set[int]) -> Callable[[Sequence[Any]], tuple[Any, ...]]:
+        return lambda given: tuple(
+            [None if number in numbers else one for number, one in enumerate(given)]
+        )
+
+    handles = [node.register_prehook(without(numbers)) for node, numbers in places.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def accumulated_gradients_of(

@@ -1,10 +1,11 @@
-"""The backward of a call in which nobody differentiates some of the outputs.
+"""The backward of a call in which nobody differentiates some of the outputs, or that ends at some of them.
 
-Comes in: a backward graph and which of its tangents are absent. Goes out: a graph that takes the other tangents and
-computes only what they send on; a gradient that is made of absent ones alone is None, as in eager. An absent value is
-a zero that nobody wrote: operators that are linear in it yield another one, sums pass their other terms on, and
-whatever no rule knows gets zeros that are made inside the graph. Invariant: what is not absent has the value that
-zeros for the absent tangents would give it, where those are finite products.
+Comes in: a backward graph, which of its tangents are absent, and at which results, whose gradients somebody wants to
+see, it ends. Goes out: a graph that takes the other tangents and computes only what they send on; a gradient that is
+made of absent ones alone is None, as in eager. What arrives at a result where it ends is handed out, and absent behind
+it. An absent value is a zero that nobody wrote: operators that are linear in it yield another one, sums pass their
+other terms on, and whatever no rule knows gets zeros that are made inside the graph. Invariant: what is not absent has
+the value that zeros for the absent tangents would give it, where those are finite products.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 
-__all__ = ["Specialised", "tangents_of_nodes", "tangents_reaching", "without_tangents"]
+__all__ = ["Ends", "Specialised", "none_of", "tangents_of_nodes", "without_tangents"]
 
 _LINEAR = {
     **dict.fromkeys(
@@ -93,52 +94,119 @@ class _NoZerosError(Exception):
     """Zeros are needed whose shape or layout no graph of constants can make."""
 
 
-def tangents_of_nodes(backward: fx.GraphModule) -> tuple[dict[fx.Node, int], int]:
-    """For each node but the output the tangents that it is computed from, as bits, and how many tangents there are."""
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where a backward ends.
+
+    Attributes:
+        gradients: Number of leading outputs that are gradients of inputs; the others are those of results that other
+            results are made of.
+        places: Of the others, by their places among them, those at which the backward ends.
+    """
+
+    gradients: int
+    places: tuple[int, ...] = ()
+
+    def nodes(self, backward: fx.GraphModule) -> tuple[fx.Node | None, ...]:
+        """What arrives at these results; None where only a tangent does."""
+        others = _results(backward)[self.gradients :]
+        found = [others[place] for place in self.places]
+        return tuple(
+            one if isinstance(one, fx.Node) and one.op != "placeholder" else None for one in found
+        )
+
+
+def tangents_of_nodes(
+    backward: fx.GraphModule, absent: int = 0, ends: frozenset[fx.Node] = frozenset()
+) -> tuple[dict[fx.Node, int], int]:
+    """For each node but the output the tangents that it is computed from, as bits, and how many tangents there are.
+
+    Args:
+        backward: The graph.
+        absent: Tangents that don't count, as bits.
+        ends: Nodes behind which nothing counts.
+    """
     masks: dict[fx.Node, int] = {}
     tangents = 0
     for node in backward.graph.nodes:
         mask = 0
         if node.op == "placeholder":
             if _is_tangent(node):
-                mask = 1 << tangents
+                mask = 1 << tangents & ~absent
                 tangents += 1
         elif node.op == "output":
             continue
         for source in node.all_input_nodes:
-            mask |= masks[source]
+            if source not in ends:
+                mask |= masks[source]
         masks[node] = mask
     return masks, tangents
 
 
-def tangents_reaching(backward: fx.GraphModule) -> tuple[int, ...]:
-    """For each gradient the tangents that it is computed from, as bits."""
-    masks, _ = tangents_of_nodes(backward)
-    return tuple(masks[item] if isinstance(item, fx.Node) else 0 for item in _results(backward))
+def none_of(backward: fx.GraphModule, absent: int, ends: Ends) -> frozenset[int]:
+    """The outputs that are None: gradients that no tangent reaches, then those of the results where it ends."""
+    stopped = ends.nodes(backward)
+    every, _ = tangents_of_nodes(backward)
+    ends_at = frozenset(filter(None, stopped))
+    some, _ = tangents_of_nodes(backward, absent, ends_at)
+    gradients = _results(backward)[: ends.gradients]
+    found = {
+        number
+        for number, item in enumerate(gradients)
+        if isinstance(item, fx.Node) and every[item] and (item in ends_at or not some[item])
+    }
+    found.update(
+        ends.gradients + place
+        for place, item in zip(ends.places, stopped, strict=True)
+        if item is None or not some[item]
+    )
+    return frozenset(found)
 
 
-def without_tangents(backward: fx.GraphModule, absent: int) -> Specialised | None:
-    """The graph for calls in which the tangents of the bits of `absent` are None.
+def without_tangents(
+    backward: fx.GraphModule, absent: int, ends: Ends | None = None
+) -> Specialised | None:
+    """The graph for calls in which some tangents are None.
+
+    Args:
+        backward: The graph for all tangents.
+        absent: The tangents that are None, as bits.
+        ends: Its outputs; without, the gradients of inputs. A backward that ends at results has
+            outputs for all of these behind the gradients, None for those where it doesn't end.
 
     Returns:
         None where that can't be told without zeros that only run time could make.
     """
-    unreached = [bool(mask) and not mask & ~absent for mask in tangents_reaching(backward)]
-    results = [
-        None if gone else item for item, gone in zip(_results(backward), unreached, strict=True)
-    ]
+    outputs = _results(backward)
+    if ends is None:
+        ends = Ends(len(outputs) - backward.meta.get("gradients_of_results", 0))
+    gone = none_of(backward, absent, ends)
+    results = [None if number in gone else item for number, item in enumerate(outputs)]
+    del results[ends.gradients :]
+    stopped = ends.nodes(backward)
+    if stopped:
+        at = dict(zip(ends.places, stopped, strict=True))
+        results += [
+            None if ends.gradients + place in gone else at.get(place)
+            for place in range(len(outputs) - ends.gradients)
+        ]
     try:
-        return _Specialising(backward, absent).run(results)
+        return _Specialising(backward, absent, frozenset(filter(None, stopped))).run(results)
     except _NoZerosError:
         return None
 
 
 class _Specialising:
-    """Copies what remains of a graph; `of` holds each node's copy, None for an absent value."""
+    """Copies what remains of a graph; `of` holds each node's copy, None for an absent value.
 
-    def __init__(self, backward: fx.GraphModule, absent: int) -> None:
+    The values of `ends` are absent for those who read them; `arrived` holds their copies.
+    """
+
+    def __init__(self, backward: fx.GraphModule, absent: int, ends: frozenset[fx.Node]) -> None:
         self.backward = backward
         self.absent = absent
+        self.ends = ends
+        self.arrived: dict[fx.Node, fx.Node | None] = {}
         self.graph = fx.Graph()
         self.of: dict[fx.Node, fx.Node | None] = {}
         self.zeros: dict[fx.Node, fx.Node] = {}
@@ -165,13 +233,18 @@ class _Specialising:
                     self.of[node] = self._copied(node)
             elif node in live:
                 self.of[node] = self._specialised(node)
+                if node in self.ends:
+                    self.arrived[node], self.of[node] = self.of[node], None
         self.graph.output(
-            tuple(self._given(item) if isinstance(item, fx.Node) else item for item in results)
+            tuple(self._result(item) if isinstance(item, fx.Node) else item for item in results)
         )
         kept = self._without_dead_code(saved)
         module = DeferredModule(self.backward, self.graph)
         module.meta.update(self.backward.meta)
         return Specialised(module, kept)
+
+    def _result(self, node: fx.Node) -> fx.Node:
+        return self.arrived.get(node) or self._given(node)
 
     def _specialised(self, node: fx.Node) -> fx.Node | None:
         """The copy of a node, what stands for it, or None where it is absent."""

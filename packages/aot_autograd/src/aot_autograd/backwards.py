@@ -1,9 +1,9 @@
 """The backwards of one compiled graph: one for each set of outputs that nobody differentiates.
 
-Comes in: the backward graph of the partition and what compiles it. Goes out: for the bits of the absent tangents a
-compiled backward, made when it is first needed. The set that a loss among the outputs suggests (the loss alone is
-differentiated) is compiled in the background from the forward's first call on. Invariant: the same set is compiled
-once; a graph with one tangent has one backward.
+Comes in: the backward graph of the partition and what compiles it. Goes out: for the bits of the absent tangents, and
+above them of the results at which it ends, a compiled backward, made when it is first needed. The set that a loss among
+the outputs suggests (the loss alone is differentiated) is compiled in the background from the forward's first call on.
+Invariant: the same set is compiled once; a graph with one tangent has one backward.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aot_autograd.absent import tangents_reaching, without_tangents
+from aot_autograd.absent import Ends, none_of, without_tangents
+from aot_autograd.connections import bits_of
+from aot_autograd.runtime import as_boxed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 MOST_SETS = 8
 """Sets of absent tangents that a graph is compiled for; for others zeros are made at run time."""
+MOST_ENDS = 32
+"""Backwards that end at results, for which a graph is compiled; others run by ATen, node by node."""
 
 
 class Backward:
@@ -37,7 +41,7 @@ class Backward:
         deferred: The compiled callable to be.
         kept: Which saved values it takes; None for all of them. Known once `deferred` was asked.
         zeros: Whether it takes zeros for absent tangents, instead of only those that are there.
-        unreached: Numbers of the gradients that are None all the same.
+        unreached: Numbers of the outputs that are None all the same.
     """
 
     __slots__ = ("deferred", "kept", "unreached", "zeros")
@@ -63,6 +67,8 @@ class Backwards:
     __slots__ = (
         "_complete",
         "_deferred",
+        "_gradients",
+        "_interior",
         "_load",
         "_lock",
         "everything",
@@ -82,6 +88,8 @@ class Backwards:
         self._lock = threading.RLock()
         self._complete: list[Callable[[], None]] = []
         self.known: dict[int, Backward] = {}
+        self._gradients = metadata.backward_results
+        self._interior = metadata.interior
         self.everything = (1 << len(metadata.tangents)) - 1
         self.likely = likely_absent(metadata)
         for absent, (made, kept) in (parts or {}).items():
@@ -101,7 +109,7 @@ class Backwards:
         self.of(self.likely).deferred.start()
 
     def of(self, absent: int) -> Backward:
-        """The backward for the tangents whose bits are not in `absent`."""
+        """The backward for the tangents whose bits are not in `absent`; bits above these: where it ends."""
         found = self.known.get(absent)
         if found is None:
             with self._lock:
@@ -110,31 +118,49 @@ class Backwards:
                     found = self._add(absent)
         return found
 
-    def _add(self, absent: int) -> Backward:
+    def key(self, absent: int, results: int) -> int:
+        """What `of` is asked for, for a backward that ends at these results."""
+        return absent | results << self.everything.bit_length()
+
+    def _add(self, key: int) -> Backward:
         load = self._load
         assert load is not None, "a graph with one tangent has one backward"
-        specialised = None
-        if self.everything > 1 and (not absent or len(self.known) < MOST_SETS):
-            # Also for no absent one a copy: what a compiler does to its graph is its own affair.
-            specialised = without_tangents(load(), absent)
         if self.everything <= 1:
             made = Backward(self._deferred(load=load))
-        elif specialised is None:
-            made = Backward(self.whole.deferred)
-            made.kept, made.zeros = self.whole.kept, True
-            made.unreached = frozenset(
-                number
-                for number, mask in enumerate(tangents_reaching(load()))
-                if mask and not mask & ~absent
-            )
         else:
-            module = specialised.module
-            made = Backward(self._deferred(load=partial(_given, module)))
-            made.kept = specialised.kept
+            results = key >> self.everything.bit_length()
+            places = tuple(self._interior.index(number) for number in bits_of(results))
+            made = self._specialised(load(), key & self.everything, Ends(self._gradients, places))
         for then in self._complete:
             made.deferred.when_made(then)
-        self.known[absent] = made
+        self.known[key] = made
         return made
+
+    def _specialised(self, graph: fx.GraphModule, absent: int, ends: Ends) -> Backward:
+        """Also for no absent tangent a copy: what a compiler does to its graph is its own affair."""
+        found = None
+        if not absent or ends.places or len(self.known) < MOST_SETS:
+            found = without_tangents(graph, absent, ends)
+        zeros = found is None
+        if found is None and not ends.places:
+            made = Backward(self.whole.deferred)
+            made.kept = self.whole.kept
+        else:
+            if found is None:
+                found = without_tangents(graph, 0, ends)
+                assert found is not None, "what arrives at a result fills its memory"
+            made = Backward(self._to_be(found.module, ends))
+            made.kept = found.kept
+        made.zeros = zeros
+        if zeros:
+            made.unreached = none_of(graph, absent, ends)
+        return made
+
+    def _to_be(self, module: fx.GraphModule, ends: Ends) -> Deferred:
+        shift = self.everything.bit_length()
+        if ends.places and sum(key >> shift > 0 for key in self.known) >= MOST_ENDS:
+            return self._deferred(made=as_boxed(module.forward, "the graph"))
+        return self._deferred(load=partial(_given, module))
 
     def when_made(self, then: Callable[[], None]) -> None:
         """Call `then` each time that one of the backwards is compiled."""

@@ -1,9 +1,9 @@
-"""Which results of a function lead to which of its inputs, as autograd has it.
+"""Which results of a function lead to which of its inputs and to which other results, as autograd has it.
 
 Comes in: the traced results and the leaves in the place of the inputs, whose graph C++ autograd made as in eager. Goes
-out: for each result the inputs that its history reaches, and the results that can't be differentiated one after the
-other, because a node with saved tensors is behind both. Invariant: where every result reaches every input there is
-nothing to tell, and one autograd node for the call is what eager's graph amounts to.
+out: for each result the inputs that its history reaches, the results that it is made of, and what its history keeps
+until it is differentiated. Invariant: of one result there is nothing to tell: one autograd node for the call is what
+eager's graph amounts to.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import torch
 
-__all__ = ["Connections", "connections", "nodes_of_inputs", "selected"]
+__all__ = ["Connections", "bits_of", "connections", "nodes_of_inputs", "selected"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,33 @@ class Connections:
 
     Attributes:
         reached: For each result with a gradient its inputs, as bits.
-        clashes: For each the results, perhaps itself, that share a node with saved tensors with it, as bits.
+        made_of: For each the results that its history meets first on some way, as bits: the direct ones.
+        own: What a backward frees between it and these (or the inputs), as bits; things that the same results share
+            are one.
+        kept: The same for all that is behind it.
         order: The results in the order in which their nodes were made.
     """
 
     reached: tuple[int, ...]
-    clashes: tuple[int, ...]
+    made_of: tuple[int, ...]
+    own: tuple[int, ...]
+    kept: tuple[int, ...]
     order: tuple[int, ...]
+
+    @property
+    def interior(self) -> tuple[int, ...]:
+        """The results that others are made of."""
+        return tuple(bits_of(_union(self.made_of)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """What is behind a node: inputs, nodes with saved tensors, and of both what no other result is between; as bits."""
+
+    inputs: int = 0
+    kept: int = 0
+    own: int = 0
+    results: int = 0
 
 
 def connections(targets: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Connections | None:
@@ -47,10 +67,15 @@ def connections(targets: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Conne
     for number, leaf in enumerate(leaves):
         node = getattr(leaf, "node", None)
         numbers[id(leaf) if node is None else node] = 1 << number
-    behind: dict[Any, tuple[int, int]] = {None: (0, 0)}
+    roots: list[Any] = [target.grad_fn for target in targets]
+    edges = {
+        (root, target.output_nr): 1 << number
+        for number, (root, target) in enumerate(zip(roots, targets, strict=True))
+        if root is not None
+    }
+    behind: dict[Any, _Behind] = {None: _Behind()}
     fields: dict[type, tuple[str, ...]] = {}
     keeping = 0
-    roots: list[Any] = [target.grad_fn for target in targets]
     for root in roots:
         stack = [root]
         while stack:
@@ -58,8 +83,8 @@ def connections(targets: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Conne
             if node in behind:
                 stack.pop()
                 continue
-            following = [one for one, _ in node.next_functions]
-            missing = [one for one in following if one not in behind]
+            following = node.next_functions
+            missing = [one for one, _ in following if one not in behind]
             if missing:
                 stack.extend(missing)
                 continue
@@ -72,31 +97,69 @@ def connections(targets: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Conne
             if variable is None and _keeps_tensors(node, fields):
                 kept = 1 << keeping
                 keeping += 1
-            for one in following:
-                also = behind[one]
-                inputs |= also[0]
-                kept |= also[1]
-            behind[node] = inputs, kept
-    kept_by = [behind[root][1] for root in roots]
+            own, results = kept, 0
+            for edge in following:
+                also = behind[edge[0]]
+                inputs |= also.inputs
+                kept |= also.kept
+                result = edges.get(edge, 0)
+                if result:
+                    results |= result
+                else:
+                    own |= also.own
+                    results |= also.results
+            behind[node] = _Behind(inputs, kept, own, results)
+    found = [behind[root] for root in roots]
+    own_classes, kept_classes = _classes(found, keeping)
     return Connections(
-        tuple([behind[root][0] for root in roots]),
-        tuple(
-            [
-                sum(1 << number for number, other in enumerate(kept_by) if one & other)
-                for one in kept_by
-            ]
-        ),
+        tuple([one.inputs for one in found]),
+        tuple([one.results for one in found]),
+        own_classes,
+        kept_classes,
         tuple(sorted(range(len(roots)), key=lambda number: _age(roots[number]))),
     )
+
+
+def _classes(found: Sequence[_Behind], keeping: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """`own` and `kept` of each result, with one bit for all nodes that are in the same ones of these."""
+    classes: dict[tuple[int, ...], int] = {}
+    own, kept = [0] * len(found), [0] * len(found)
+    for node in range(keeping):
+        sides = tuple([(one.kept >> node & 1) + (one.own >> node & 1) for one in found])
+        if not any(sides):
+            continue
+        bit = 1 << classes.setdefault(sides, len(classes))
+        for number, side in enumerate(sides):
+            if side:
+                kept[number] |= bit
+            if side == 2:
+                own[number] |= bit
+    return tuple(own), tuple(kept)
+
+
+def bits_of(mask: int) -> Iterator[int]:
+    """The numbers of the bits that are set."""
+    number = 0
+    while mask:
+        if mask & 1:
+            yield number
+        mask >>= 1
+        number += 1
+
+
+def _union(masks: Sequence[int]) -> int:
+    together = 0
+    for mask in masks:
+        together |= mask
+    return together
 
 
 def selected(found: Connections | None, inputs: Sequence[int]) -> Connections | None:
     """The same for these of the inputs alone.
 
     Returns:
-        None where each result leads to each of them and no two can be differentiated one after the other, or where
-        what is known can't be all: an input that has a gradient and no result leads to gets it from a backward
-        inside of the backward.
+        None where what is known can't be all: an input that has a gradient and no result leads to gets it from a
+        backward inside of the backward.
     """
     if found is None:
         return None
@@ -104,16 +167,9 @@ def selected(found: Connections | None, inputs: Sequence[int]) -> Connections | 
         [sum((mask >> old & 1) << new for new, old in enumerate(inputs)) for mask in found.reached]
     )
     everything = (1 << len(inputs)) - 1
-    together = 0
-    for mask in reached:
-        together |= mask
-    if together != everything or not all(reached):
+    if _union(reached) != everything or not all(reached):
         return None
-    others = (1 << len(reached)) - 1
-    alone = all(not others & ~(mask | 1 << number) for number, mask in enumerate(found.clashes))
-    if alone and all(mask == everything for mask in reached):
-        return None
-    return Connections(reached, found.clashes, found.order)
+    return Connections(reached, found.made_of, found.own, found.kept, found.order)
 
 
 def nodes_of_inputs(

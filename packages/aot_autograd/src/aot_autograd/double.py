@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from aot_autograd._torch import ending_at
+from aot_autograd.connections import bits_of
 from aot_autograd.inputs import (
     Fresh,
     InputSpec,
@@ -67,8 +69,14 @@ class DoubleBackward:
         self._lock = threading.Lock()
         self._compiled: dict[Any, Boxed] = {}
 
-    def __call__(self, inputs: list[Any], seeds: list[Any], tangents: list[Any]) -> tuple[Any, ...]:
-        """The gradients of the differentiable inputs, with an autograd graph of their own."""
+    def __call__(
+        self, inputs: list[Any], seeds: list[Any], tangents: list[Any], ends: int = 0
+    ) -> tuple[Any, ...]:
+        """The gradients of the differentiable inputs, with an autograd graph of their own.
+
+        Where it ends at results (their bits), what arrives at each that others are made of is behind these: None
+        where it doesn't end.
+        """
         there = tuple([tangent is not None for tangent in tangents])
         flat = [*inputs, *[tangent for tangent in tangents if tangent is not None], *seeds]
         key = tuple(
@@ -79,14 +87,14 @@ class DoubleBackward:
                 for one in flat
             ]
         )
-        key = (there, key)
+        key = (there, ends, key)
         compiled = self._compiled.get(key)
         if compiled is None:
             with self._lock:
                 compiled = self._compiled.get(key)
                 if compiled is None:
                     compiled = self._compile_flat(
-                        partial(self._gradients, there),
+                        partial(self._gradients, there, ends),
                         flat,
                         self._tools,
                         seeds=len(seeds),
@@ -95,7 +103,7 @@ class DoubleBackward:
                     self._compiled[key] = compiled
         return tuple(compiled(flat))
 
-    def _gradients(self, there: tuple[bool, ...], *flat: Any) -> Sequence[Any]:
+    def _gradients(self, there: tuple[bool, ...], ends: int, *flat: Any) -> Sequence[Any]:
         """Traced: the function again, on copies of its inputs, then its gradients by the tangents there are."""
         shared = self._metadata.shared
         count = len(self._metadata.graph_inputs)
@@ -121,13 +129,23 @@ class DoubleBackward:
                     )
                 outputs = self._function(*primals)
             observation.observe(outputs)
-            targets = [value.tensor for value in observation.values if value.requires_grad]
-            targets = [target for target, wanted in zip(targets, there, strict=True) if wanted]
+            results = [value.tensor for value in observation.values if value.requires_grad]
+            targets = [target for target, wanted in zip(results, there, strict=True) if wanted]
             # One for each edge of the first backward: an input without influence has none.
             wanted = [given[number] for number in self._metadata.differentiable]
-            gradients = torch.autograd.grad(
-                targets, wanted, tangents, allow_unused=True, create_graph=True
-            )
+            stopped = {number: results[number] for number in bits_of(ends)}
+            with ending_at(list(stopped.values())):
+                gradients = torch.autograd.grad(
+                    targets,
+                    [*wanted, *stopped.values()],
+                    tangents,
+                    allow_unused=True,
+                    create_graph=True,
+                )
+            arrived = dict(zip(stopped, gradients[len(wanted) :], strict=True))
+            gradients = list(gradients[: len(wanted)])
+            if ends:
+                gradients += [arrived.get(number) for number in self._metadata.interior]
         # A gradient that is one of the tangents would otherwise be an alias of an input.
         return [
             one.clone()

@@ -54,12 +54,14 @@ class Trace:
         nodes: Everything recorded, in order.
         values: Nodes of the mutated inputs' new values, then of the user's values.
         gradients: One node or None per differentiable input; empty without a backward.
+        arriving: What arrives at the results that others are made of: one node or None each.
         metadata: The contract with the caller.
     """
 
     nodes: list[Node]
     values: list[Any]
     gradients: list[Any]
+    arriving: list[Any]
     metadata: FunctionMetadata
     environment: Any
     has_backward: bool = False
@@ -67,12 +69,14 @@ class Trace:
 
     def module(self) -> fx.GraphModule:
         """The joint graph (or the inference graph, where nothing requires a gradient)."""
-        return to_fx(
+        module = to_fx(
             self.nodes,
-            [*self.values, *self.gradients],
+            [*self.values, *self.gradients, *self.arriving],
             role="joint" if self.has_backward else "inference",
             environment=self.environment,
         )
+        module.meta["gradients_of_results"] = len(self.arriving)
+        return module
 
 
 def tangent_meta(meta: TensorMeta) -> TensorMeta:
@@ -139,7 +143,7 @@ def trace(
             outputs = _called(function, arguments[: len(arguments) - seeds], context)
             observation.observe(outputs)
             observation.separate()
-            gradients, found = _record_backward(context, observation, leaves)
+            gradients, found, arriving = _record_backward(context, observation, leaves)
     finally:
         torch.set_grad_enabled(grad_mode)
         restore_autocast(casting)
@@ -188,6 +192,7 @@ def trace(
         nodes=context.nodes,
         values=[value.node for value in values],
         gradients=[] if flat is None else flat,
+        arriving=[] if found is None else arriving,
         metadata=metadata,
         environment=environment,
         has_backward=gradients is not None,
@@ -279,15 +284,15 @@ def _read_before(
 
 def _record_backward(
     context: RecordingContext, observation: Observation, leaves: Sequence[FakeTensor | None]
-) -> tuple[list[Any] | None, Connections | None]:
-    """The gradients' nodes, None without results that have a gradient, and what is behind these results."""
+) -> tuple[list[Any] | None, Connections | None, list[Any]]:
+    """The gradients' nodes, None without results that have a gradient, what is behind these, and what arrives there."""
     targets = [
         value.tensor
         for value in observation.values
         if value.requires_grad and value.tensor is not None
     ]
     if not targets:
-        return None, None
+        return None, None, []
     generations = [
         argument.record.storage.generation if isinstance(argument, FakeTensor) else 0
         for argument in observation.arguments
@@ -307,10 +312,11 @@ def _record_backward(
         tangents.append(context.bind(fake, node, None))
     wanted = [_gradient_edge(leaf, targets) for leaf in leaves if leaf is not None]
     found = connections(targets, wanted)
+    interior = [] if found is None else [targets[number] for number in found.interior]
     gradients: Sequence[Any] = ()
     if wanted:
         with AutocastOff():
-            gradients = _gradients(context, targets, wanted, tangents)
+            gradients = _gradients(context, targets, [*wanted, *interior], tangents)
     after = [
         argument.record.storage.generation if isinstance(argument, FakeTensor) else 0
         for argument in observation.arguments
@@ -321,8 +327,28 @@ def _record_backward(
             "a write during the backward has no place in the compiled forward",
             "write out of place in the backward",
         )
-    nodes = [None if grad is None else _nodes_of_gradient(context, grad) for grad in gradients]
-    return nodes, found
+    inputs = gradients[: len(wanted)]
+    nodes = [None if grad is None else _nodes_of_gradient(context, grad) for grad in inputs]
+    arriving = [_node_arriving(context, grad) for grad in gradients[len(wanted) :]]
+    return nodes, found, arriving
+
+
+def _node_arriving(context: RecordingContext, gradient: Any) -> Any:
+    """The node of the gradient of a result that others are made of.
+
+    Raises:
+        UnsupportedOperator: it is none that a graph returns as one tensor.
+    """
+    if gradient is None:
+        return None
+    made_of, nodes = _nodes_of_gradient(context, gradient)
+    if made_of is not None:
+        raise UnsupportedOperator(
+            "a result that another is made of, with a gradient made of several tensors",
+            "what arrives at it is sparse, or a tensor subclass",
+            "return its detach(), or compute the other outside",
+        )
+    return nodes[0]
 
 
 def _nodes_of_gradient(
@@ -350,6 +376,9 @@ def _gradients(
         return gradients_of(targets, wanted, tangents)
     except RuntimeError as error:
         if "When use_reentrant=True" in str(error):
+            for one in wanted:
+                if isinstance(one, FakeTensor) and not one.is_leaf:
+                    one.retain_grad()
             return accumulated_gradients_of(targets, wanted, tangents)
         _check_backward_error(error)
     errors: list[str] = []

@@ -79,8 +79,8 @@ def _of_losses(backward: fx.GraphModule) -> fx.GraphModule:
         if node.op == "placeholder" and node.meta["input"]["kind"] == "tangent"
     ]
     absent = sum(1 << number for number, dimensions in enumerate(tangents) if dimensions)
-    if not absent or all(tangents):
-        return backward
+    if all(tangents):
+        absent = 0
     found = without_tangents(backward, absent)
     return backward if found is None else found.module
 

@@ -219,8 +219,13 @@ class FunctionMetadata:
         return sum(mutation.position is not None for mutation in self.mutations)
 
     @property
+    def interior(self) -> tuple[int, ...]:
+        """The tangents of results that others are made of."""
+        return () if self.connections is None else self.connections.interior
+
+    @property
     def backward_results(self) -> int:
-        """Number of values that the backward returns."""
+        """Number of values that the backward returns for the inputs."""
         if not self.made_of:
             return len(self.differentiable)
         return sum(1 if one is None else len(one.metas) for one in self.made_of)

@@ -1,14 +1,20 @@
-"""The autograd nodes of a call whose results do not all lead to the same inputs.
+"""The autograd nodes of a call whose results do not all lead to the same inputs, or lead to one another.
 
 One node for all results would carry every backward to every input: hooks above an input would be called for results
-that it has no part in, custom functions there would make zeros of what is no gradient. So each result gets a node,
-inputs that the same results lead to get one, and the edges between them are eager's. Comes in: the
-function of the whole call (`training.py`) and the connections. Goes out: a callable in its place. A result's node only
-tells what arrived; the first inputs' node that runs runs the compiled backward with all of that and leaves the other
-gradients for the other nodes. The engine runs an inputs' node after all nodes that lead to it; what arrives after a
-compiled backward, for other nodes, gets one of its own, and gradients are sums. Invariant: a tangent is handed to a
-compiled backward once in a backward; what the call saved lives in the context of the whole call's node, which is in
-nobody's graph, until no result is left whose backward may still come.
+that it has no part in, custom functions there would make zeros of what is no gradient; and no way would lead from a
+loss to the logits that it is made of. So each result gets a node, inputs that the same results lead to get one, and
+the edges between them are eager's. Comes in: the function of the whole call (`training.py`) and the connections. Goes
+out: a callable in its place.
+
+A result's node only tells what arrived; the first inputs' node that runs runs the compiled backward with all of that
+and leaves the other gradients for the other nodes. The engine runs an inputs' node after all nodes that lead to it;
+what arrives after a compiled backward, for other nodes, gets one of its own, and gradients are sums. To a result that
+it is made of, a node sends nothing, unless the gradient there is for somebody: a hook, `retain_grad`, a backward that
+was asked for some tensors' gradients. Then a compiled backward that ends at all such results runs at once; what is
+behind these waits for what autograd itself brings them.
+
+Invariant: a tangent is handed to a compiled backward once in a backward; what the call saved lives in the context of
+the whole call's node, which is in nobody's graph, until no result is left whose backward may still come.
 """
 
 from __future__ import annotations
@@ -24,14 +30,16 @@ from aot_autograd._torch import (
     apply_without_transforms,
     call_backward_directly,
     current_backward,
+    edge_of_leaf,
+    hooks_of,
     keeps_graph,
     runs_in_this_backward,
 )
-from aot_autograd.connections import nodes_of_inputs
+from aot_autograd.connections import bits_of, nodes_of_inputs
 from aot_autograd.told import Told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from aot_autograd.connections import Connections
     from aot_autograd.metadata import FunctionMetadata
@@ -48,7 +56,10 @@ class Nodes:
         whole: The autograd function of the whole call.
         keeping: Its backward, which leaves what is saved.
         freeing: Its backward, which lets go of it.
-        reads_tensors: Whether the backward without the tangents of these bits reads tensors that were saved.
+        keeping_to_ends: As `keeping`, for a backward that ends at results.
+        freeing_to_ends: As `freeing`, for one.
+        reads_tensors: Whether the backward without some tangents that ends at some results, both as bits, reads tensors
+            that were saved.
         saved: How many tensors are.
         kind: The metaclass of autograd functions.
         second_backward: What autograd says of a second backward.
@@ -61,17 +72,23 @@ class Nodes:
         whole: type[torch.autograd.Function],
         keeping: Callable[..., Sequence[Any]],
         freeing: Callable[..., Sequence[Any]],
-        reads_tensors: Callable[[int], bool],
+        keeping_to_ends: Callable[[Any, int, Sequence[Any]], Sequence[Any]],
+        freeing_to_ends: Callable[[Any, int, Sequence[Any]], Sequence[Any]],
+        reads_tensors: Callable[[int, int], bool],
         saved: int,
         kind: type,
         second_backward: str,
     ) -> None:
         self.keeping, self.freeing = keeping, freeing
+        self.keeping_to_ends, self.freeing_to_ends = keeping_to_ends, freeing_to_ends
         self.reads_tensors, self.saved = reads_tensors, saved
         self.everything = (1 << len(metadata.tangents)) - 1
         self.second_backward = second_backward
         self.told = Told(metadata.source)
-        self.clashes, self.order = found.clashes, found.order
+        self.made_of, self.own, self.kept = found.made_of, found.own, found.kept
+        self.direct = tuple([tuple(bits_of(mask)) for mask in found.made_of])
+        self.order, self.interior = found.order, found.interior
+        self.leading = sum(1 << tangent for tangent in self.interior)
         self.values = tuple(
             n for n, requires in enumerate(metadata.value_requires_grad) if requires
         )
@@ -79,6 +96,10 @@ class Nodes:
         self.inputs, self.edges = nodes_of_inputs(found.reached, len(metadata.differentiable))
         with torch.inference_mode(mode=False):
             self._leaf = torch.zeros((), device="cpu", requires_grad=True)
+            # Runs, with nothing to do, in a backward of all that there is, and in none that was asked for some tensors.
+            self._anything, self.anything = self._leaf.detach().requires_grad_(), None
+            if self.interior:
+                self.anything = edge_of_leaf(self._anything)
             # Where gradients are, so that the engine orders streams; a number, which detect_anomaly() looks at; of one
             # dtype, whatever the default is by the time of the backward: else the engine makes another tensor of it.
             self.token = torch.zeros((), dtype=torch.float32, device=metadata.tangents[0].device)
@@ -110,10 +131,29 @@ class Nodes:
         for tangent in self.order:  # the engine runs the last one first
             place = self.values[tangent]
             edges = [tokens[at] for at in self.edges[tangent]]
+            direct = self.direct[tangent]
+            if direct:
+                edges += [values[self.values[one]] for one in direct]
+                edges.append(self._anything)
             # In a list, out of autograd's sight: the whole call's node is behind no result.
             values[place] = of_results(call, tangent, [values[place]], *edges)
             call.tensors.append(ref(values[place]))
+        for tangent in self.interior:
+            value = values[self.values[tangent]]
+            call.watched[tangent] = (ref(value), hooks_of(value))
         return tuple(values)
+
+    def behind(self, tangent: int, ends: int) -> int:
+        """What a backward from a result frees that ends at the results of these bits."""
+        if not ends:
+            return self.kept[tangent]
+        found, pending, seen = 0, [tangent], ends
+        while pending:
+            one = pending.pop()
+            found |= self.own[one]
+            pending += [other for other in self.direct[one] if not seen >> other & 1]
+            seen |= self.made_of[one]
+        return found
 
 
 class _Call:
@@ -125,10 +165,23 @@ class _Call:
         owner: Keeps that node alive, which its context doesn't.
         results: The results' nodes, as long as they live.
         tensors: The results, as long as Python knows them.
-        spent: The tangents, as bits, whose backward ran without the graph being retained.
+        watched: Of each result that others are made of the tensor and its hooks, which may live longer.
+        hooked: Those whose node has hooks, as bits.
+        spent: What was freed, as the bits of the connections, by each backward that didn't retain the graph.
     """
 
-    __slots__ = ("_lock", "_running", "context", "nodes", "owner", "results", "spent", "tensors")
+    __slots__ = (
+        "_lock",
+        "_running",
+        "context",
+        "hooked",
+        "nodes",
+        "owner",
+        "results",
+        "spent",
+        "tensors",
+        "watched",
+    )
 
     def __init__(self, nodes: Nodes, value: torch.Tensor) -> None:
         self.nodes = nodes
@@ -136,13 +189,39 @@ class _Call:
         self.owner = value.view_as(value).grad_fn
         self.tensors: list[ref[torch.Tensor]] = []
         self.results: list[Any] = [None] * len(nodes.values)
-        self.spent = 0
+        self.watched: dict[int, tuple[ref[torch.Tensor], dict[Any, Any]]] = {}
+        self.hooked = 0
+        self.spent: dict[int, int] = {}
         self._running: list[ref[_Running]] = []
         self._lock = threading.Lock()
 
     def let_go(self) -> None:
         """Hold what is saved no longer: the compiled backward that runs now frees it."""
         self.context, self.owner = _Freed(self.context, self.nodes.saved), None
+
+    def freed(self, number: int | None = None) -> int:
+        """What backwards have freed, other than that of a number."""
+        found = 0
+        for one, bits in list(self.spent.items()):
+            if one != number:
+                found |= bits
+        return found
+
+    def observed(self) -> int:
+        """The results whose gradient is for somebody, in the backward that runs now; as bits."""
+        nodes = self.nodes
+        found = self.hooked & nodes.leading
+        of_some = not runs_in_this_backward(nodes.anything)
+        for tangent, (reference, hooks) in self.watched.items():
+            tensor = reference()
+            if hooks or (tensor is not None and tensor.retains_grad):
+                found |= 1 << tangent
+            elif of_some:
+                # Autograd doesn't tell what it was asked for: all that it comes by may be that.
+                node = self.results[tangent]()
+                if node is not None and runs_in_this_backward(node):
+                    found |= 1 << tangent
+        return found
 
     def running(self) -> _Running:
         """The backward that runs in this thread."""
@@ -186,9 +265,9 @@ class _Running:
         number: The backward's, as autograd counts those that are at work.
         fresh: The tangents among `given`, as bits.
         arrived: The results whose nodes have run, as bits.
-        own: The tangents that this backward has spent, as bits.
         given: The tangents that no compiled backward has had yet, one place for each value of the graph.
         gradients: Of the inputs whose nodes have not run yet.
+        arriving: At the results that it ends at, until a node that leads there brings it.
         ticketed: Inputs' nodes that the ticket goes to, as bits.
     """
 
@@ -196,12 +275,12 @@ class _Running:
         "__weakref__",
         "_lock",
         "arrived",
+        "arriving",
         "call",
         "fresh",
         "given",
         "gradients",
         "number",
-        "own",
         "ticketed",
     )
 
@@ -209,73 +288,114 @@ class _Running:
         self.call = call
         self.number = number
         self.arrived = 0
-        self.own = 0
         self.fresh = 0
         self.given: list[Any] = [None] * call.nodes.count
         self.gradients: dict[int, Any] = {}
+        self.arriving: dict[int, Any] = {}
         self.ticketed = 0
         self._lock = threading.RLock()
 
     def arrive(self, tangent: int, gradient: Any) -> None:
-        """Take what arrived at a result's node.
-
-        Raises:
-            RuntimeError: autograd's own, if what is behind it was freed.
-        """
+        """Take what arrived at a result's node."""
         nodes = self.call.nodes
-        if nodes.clashes[tangent] & self.call.spent & ~self.own:
-            raise RuntimeError(nodes.second_backward)
         with self._lock:
             self.arrived |= 1 << tangent
             if gradient is not None:
                 self.given[nodes.values[tangent]] = gradient
                 self.fresh |= 1 << tangent
 
+    def sent(self, tangent: int) -> list[Any]:
+        """What a result's node, which runs now, brings to the results that it is made of.
+
+        Raises:
+            RuntimeError: autograd's own, if what is behind it was freed.
+        """
+        nodes, call = self.call.nodes, self.call
+        with self._lock:
+            ends = call.observed() & ~self.arrived if nodes.direct[tangent] else 0
+            if nodes.behind(tangent, ends) & call.freed(self.number):
+                raise RuntimeError(nodes.second_backward)
+            if self.fresh and nodes.made_of[tangent] & ends:
+                self._advance(ends)
+            return [self.arriving.pop(one, None) for one in nodes.direct[tangent]]
+
     def take(self, number: int) -> list[Any]:
         """The gradients of an inputs' node, which runs now."""
         with self._lock:
             if self.fresh:
-                self._advance()
+                self._advance(0)
             return [self.gradients.pop(place, None) for place in self.call.nodes.inputs[number]]
 
-    def _advance(self) -> None:
-        """Run the compiled backward with what arrived since the last time."""
+    def _advance(self, ends: int) -> None:
+        """Run the compiled backward with what arrived since the last time, to the results of the bits of `ends`."""
         nodes, call = self.call.nodes, self.call
         given, self.given = self.given, [None] * nodes.count
         fresh, self.fresh = self.fresh, 0
-        run = nodes.keeping
+        freeing = False
         if not keeps_graph() and type(call.context) is not _Freed:
-            call.spent |= fresh
-            self.own |= fresh
-            if not self._more_may_come():
-                run = nodes.freeing
+            freed = call.spent.get(self.number, 0)
+            for tangent in bits_of(fresh):
+                freed |= nodes.behind(tangent, ends)
+            call.spent[self.number] = freed
+            freeing = not self._more_may_come()
         context, owner = call.context, call.owner
-        if run is nodes.freeing:
+        if freeing:
             call.let_go()
-        elif type(context) is _Freed and nodes.reads_tensors(nodes.everything & ~fresh):
+        elif type(context) is _Freed and nodes.reads_tensors(nodes.everything & ~fresh, ends):
             raise RuntimeError(nodes.second_backward)
         if torch.is_grad_enabled():
             nodes.told.of_second_derivatives(call.tensors)
-        gradients = run(context, *given)
+        if ends:
+            to_ends = nodes.freeing_to_ends if freeing else nodes.keeping_to_ends
+            gradients = to_ends(context, ends, given)
+        else:
+            gradients = (nodes.freeing if freeing else nodes.keeping)(context, *given)
         del given, context, owner
-        for place, gradient in enumerate(gradients[2:]):
-            if gradient is not None:
-                before = self.gradients.get(place)
-                self.gradients[place] = gradient if before is None else before + gradient
+        inputs = len(gradients) - (len(nodes.interior) if ends else 0)
+        _add(self.gradients, range(inputs), gradients[2:inputs])
+        _add(self.arriving, nodes.interior, gradients[inputs:])
 
     def _more_may_come(self) -> bool:
         """Whether another node of the call may still run its backward: in this one, or in one to come."""
         nodes, call = self.call.nodes, self.call
+        spent = call.freed()
         for tangent, reference in enumerate(call.results):
             node = reference()
             if node is None:
                 continue
             if not self.arrived >> tangent & 1 and runs_in_this_backward(node):
                 return True
-            clashes = nodes.clashes[tangent]
-            if clashes and not clashes & call.spent:
+            own = nodes.own[tangent]
+            if own and not own & spent:
                 return True
         return False
+
+
+def _add(sums: dict[int, Any], keys: Iterable[int], gradients: Iterable[Any]) -> None:
+    """Add gradients to those that there are."""
+    for key, gradient in zip(keys, gradients, strict=False):
+        if gradient is not None:
+            before = sums.get(key)
+            sums[key] = gradient if before is None else before + gradient
+
+
+class _Hookable:
+    """Part of a result's context: notes hooks of the node, which see the gradient that arrives."""
+
+    __slots__ = ()
+
+    call: _Call
+    number: int
+
+    def register_prehook(self, hook: Callable[..., Any]) -> Any:
+        """As autograd has it."""
+        self.call.hooked |= 1 << self.number
+        return super().register_prehook(hook)  # type: ignore[misc] # of the node's class
+
+    def register_hook(self, hook: Callable[..., Any]) -> Any:
+        """As autograd has it."""
+        self.call.hooked |= 1 << self.number
+        return super().register_hook(hook)  # type: ignore[misc] # of the node's class
 
 
 def _functions(
@@ -303,11 +423,11 @@ def _functions(
         boxed_grads_call = False
 
     class CompiledResult(torch.autograd.Function, metaclass=kind):  # type: ignore[metaclass] # chosen by the caller
-        """Tokens -> a result that leads to their inputs."""
+        """Tokens, and results that it is made of -> a result that leads to these and to the tokens' inputs."""
 
         @staticmethod
         def forward(
-            ctx: Any, call: _Call, number: int, value: list[torch.Tensor], *_tokens: Any
+            ctx: Any, call: _Call, number: int, value: list[torch.Tensor], *_edges: Any
         ) -> torch.Tensor:
             """The result, as a tensor that only its memory and version connects with the whole call's."""
             ctx.set_materialize_grads(False)
@@ -322,6 +442,7 @@ def _functions(
             call, number = ctx.call, ctx.number
             running = call.running()
             running.arrive(number, gradient)
+            sent = running.sent(number)
             edges = call.nodes.edges[number]
             tickets: list[Any] = [None] * len(edges)
             ticket = None
@@ -332,6 +453,8 @@ def _functions(
                         ticket = call.nodes.token.detach()
                         ticket.running = running
                     tickets[place] = ticket
+            if sent:
+                return None, None, None, *tickets, *sent, None
             return None, None, None, *tickets
 
         setup_context = staticmethod(torch.autograd.Function.setup_context)
@@ -339,7 +462,7 @@ def _functions(
         boxed_grads_call = False
 
     call_backward_directly(CompiledInputs, "number")
-    call_backward_directly(CompiledResult, "number", "call")
+    call_backward_directly(CompiledResult, "number", "call", bases=(_Hookable,))
     answer_at_once(CompiledInputs)
     answer_at_once(CompiledResult)
     return CompiledInputs, CompiledResult

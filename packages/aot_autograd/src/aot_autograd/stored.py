@@ -197,7 +197,9 @@ class _LazyDouble:
         self._lock = threading.Lock()
         self._made: dict[Any, Any] = {}
 
-    def __call__(self, inputs: list[Any], seeds: list[Any], tangents: list[Any]) -> Any:
+    def __call__(
+        self, inputs: list[Any], seeds: list[Any], tangents: list[Any], ends: int = 0
+    ) -> Any:
         from aot_autograd.compiling import compile_flat, describe_inputs  # they import this module
         from aot_autograd.double import DoubleBackward
 
@@ -215,7 +217,7 @@ class _LazyDouble:
                     self._tools,
                     compile_flat,
                 )
-        return found(inputs, seeds, tangents)
+        return found(inputs, seeds, tangents, ends)
 
 
 def restored(

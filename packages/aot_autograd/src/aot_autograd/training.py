@@ -79,8 +79,8 @@ class Compiled:
         metadata: The contract.
         forward_outputs: Number of leading outputs that are values of the function.
         total_outputs: Number of outputs of the compiled forward.
-        double: Called for gradients of gradients: (inputs, seeds, tangents) -> gradients; an absent
-            tangent is None.
+        double: Called for gradients of gradients: (inputs, seeds, tangents, results at which it ends) -> gradients,
+            and what arrives at these; an absent tangent is None.
         seeds: Positions among saved values that are seeds of random numbers.
         watched: Whether versions of saved tensors are kept, because not every result's backward reads them all.
     """
@@ -91,7 +91,7 @@ class Compiled:
     metadata: FunctionMetadata
     forward_outputs: int
     total_outputs: int
-    double: Callable[[list[Any], list[Any], list[Any]], Any] | None
+    double: Callable[[list[Any], list[Any], list[Any], int], Any] | None
     seeds: tuple[int, ...] = ()
     watched: bool = False
 
@@ -196,8 +196,8 @@ def _several_nodes(compiled: Compiled, connections: Connections) -> Nodes:
     tensors = frozenset(slot for slot, item in enumerate(compiled.saved) if item.is_tensor)
     backwards = compiled.backward
 
-    def reads_tensors(absent: int) -> bool:
-        kept = backwards.of(absent).kept
+    def reads_tensors(absent: int, ends: int) -> bool:
+        kept = backwards.of(backwards.key(absent, ends)).kept
         return bool(tensors) if kept is None else not tensors.isdisjoint(kept)
 
     return Nodes(
@@ -206,6 +206,8 @@ def _several_nodes(compiled: Compiled, connections: Connections) -> Nodes:
         autograd_node(compiled),
         _backward_of(compiled, keeping, lambda: True),
         _backward_of(compiled, keeping, lambda: False),
+        _differentiating(compiled, keeping, lambda: True),
+        _differentiating(compiled, keeping, lambda: False),
         reads_tensors,
         len(keeping.inputs) + len(keeping.outputs),
         _FUNCTION_CLASS,
@@ -322,12 +324,25 @@ def _backward_of(
 
     `keeps` tells whether what is saved stays for another backward.
     """
+    differentiate = _differentiating(compiled, keeping, keeps)
+
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return differentiate(ctx, 0, gradients)
+
+    return _in_c(compiled, keeping, backward, keeps)
+
+
+def _differentiating(
+    compiled: Compiled, keeping: Keeping, keeps: Callable[[], bool]
+) -> Callable[[Any, int, Sequence[Any]], Any]:
+    """The same for a backward that ends at results: what arrives there is behind the gradients of the inputs."""
     metadata = compiled.metadata
     in_order = picker(keeping.order) if keeping.order else None
     lay_out = tangent_layout(metadata)
     gradients_expected = len(metadata.differentiable)
     results_expected = metadata.backward_results
     put_together = gradients_of_results(metadata.made_of) if metadata.made_of else None
+    interior = metadata.interior
     backwards, everything = compiled.backward, compiled.backward.everything
     known = backwards.known
     saves = bool(keeping.inputs or keeping.outputs)
@@ -335,15 +350,17 @@ def _backward_of(
     spared = Spared(keeping, _outside(compiled, keeping))
     told = Told(metadata.source)
 
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def differentiate(ctx: Any, ends: int, gradients: Sequence[Any]) -> Any:
         saved, refused = _all_saved(ctx) if saves else ((), None)
         primals, versions, numbers, sizes, counted, *states = ctx.kept or _NOTHING_KEPT
         tangents, absent, foreign = lay_out(gradients, sizes)
+        arriving = len(interior) if ends else 0
         if absent and absent == everything:
-            return (None, None, *[None] * gradients_expected)
+            return (None, None, *[None] * (gradients_expected + arriving))
+        key = backwards.key(absent, ends) if ends else absent
         second = foreign or grad_mode()
         if refused is not None:
-            taken = None if second else (known.get(absent) or backwards.of(absent)).kept
+            taken = None if second else (known.get(key) or backwards.of(key)).kept
             unchanged = spared(ctx, counted, taken)
             if unchanged is None:
                 raise refused
@@ -360,8 +377,8 @@ def _backward_of(
             inputs = primals[: len(metadata.graph_inputs)]
             told.of_second_derivatives(primals[len(inputs) :])
             with generators_as(states[0]) if states else nullcontext():
-                return (None, None, *double(inputs, seeds, tangents))
-        chosen = known.get(absent) or backwards.of(absent)
+                return (None, None, *double(inputs, seeds, tangents, ends))
+        chosen = known.get(key) or backwards.of(key)
         run = chosen.deferred.made or chosen.deferred()
         if chosen.kept is not None:
             values = [values[slot] for slot in chosen.kept]
@@ -374,21 +391,21 @@ def _backward_of(
             # Where no tensors are saved, eager allows a second backward.
             ctx.kept = (None, None, numbers, sizes, None) if numbers else None
         results = run(values)
-        checked_length(results, results_expected, "backward")
+        checked_length(results, results_expected + arriving, "backward")
         if chosen.unreached:
             results = _without(results, chosen.unreached)
         if put_together is not None:
-            results = put_together(results, sizes)
+            inputs, others = results[:results_expected], results[results_expected:]
+            results = [*put_together(inputs, sizes), *others]
         return (None, None, *results)
 
-    return _in_c(compiled, keeping, backward, spared, keeps)
+    return differentiate
 
 
 def _in_c(
     compiled: Compiled,
     keeping: Keeping,
     backward: Callable[..., Any],
-    spared: Spared,
     keeps: Callable[[], bool],
 ) -> Callable[..., Any]:
     """The C form of a backward, which hands to `backward` what is not the ordinary case; else `backward` itself."""
@@ -412,7 +429,7 @@ def _in_c(
         python=backward,
         resolve=resolve,
         check=checked_length,
-        spared=spared,
+        spared=Spared(keeping, _outside(compiled, keeping)),
         grad_mode=torch.is_grad_enabled,
         keeps_graph=keeps,
         tensor=torch.Tensor,
@@ -516,7 +533,7 @@ def _without(results: Sequence[Any], unreached: frozenset[int]) -> list[Any]:
 
 def differentiable_backward(
     compiled: Compiled, keeping: Keeping, primals: Any, versions: Any
-) -> Callable[[list[Any], list[Any], list[Any]], Any]:
+) -> Callable[[list[Any], list[Any], list[Any], int], Any]:
     """The backward that can be differentiated, if the inputs still are what they were.
 
     Raises:

@@ -252,7 +252,9 @@ def _backward_graph(
     for node in order:
         copied[node] = _copy(graph, node, copied)
     graph.output(tuple(copied[item] if isinstance(item, fx.Node) else item for item in gradients))
-    return _module(joint, graph, "backward")
+    module = _module(joint, graph, "backward")
+    module.meta["gradients_of_results"] = joint.meta.get("gradients_of_results", 0)
+    return module
 
 
 def _copy(graph: fx.Graph, node: fx.Node, copied: dict[fx.Node, fx.Node]) -> fx.Node:
