@@ -59,6 +59,7 @@ def work(rank: int, port: int) -> None:
             raise SystemExit("nothing was compiled")
         if rank == 0:
             print(f"{way}: parameters as those of one process, {compile_api.graph_count()} graphs")
+    distributed.barrier()  # who leaves first would close the connection under the other
     distributed.destroy_process_group()
 
 

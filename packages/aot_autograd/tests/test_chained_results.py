@@ -1,5 +1,8 @@
 """Results that other results are made of: what arrives at one, in whatever way somebody sees it, is eager's."""
 
+import threading
+import weakref
+
 import pytest
 import torch
 from hypothesis import Phase, given, settings
@@ -128,3 +131,181 @@ def test_drawn(program):
     assert ours[1].keys() == eager[1].keys()
     assert_same(ours[1], eager[1])
     assert_same(ours[0], eager[0])
+
+
+def scores_and_loss(x, w):
+    logits = (x @ w).tanh()
+    return logits, (logits.exp() * x.sum()).mean()
+
+
+def leaves(*shape, count=2):
+    torch.manual_seed(0)
+    return [torch.randn(*shape, requires_grad=True) for _ in range(count)]
+
+
+class Counted:
+    """A compiler whose backwards count: `ran` holds the number of gradients of each run."""
+
+    def __init__(self):
+        self.ran = []
+
+    def __call__(self, graph, _):
+        run = aot_autograd.make_boxed_func(graph.forward)
+
+        def counting(values):
+            found = run(values)
+            self.ran.append(len(found))
+            return found
+
+        counting.boxed = True
+        return counting
+
+
+def test_where_nobody_looks_one_backward_runs():
+    """A way from the loss to the logits costs a backward nothing: it is one compiled program as before."""
+    counted = Counted()
+    called = aot_autograd.aot_function(
+        scores_and_loss, lambda graph, _: aot_autograd.make_boxed_func(graph.forward), counted
+    )
+    x, w = leaves(3, 3)
+    logits, loss = called(x, w)
+    (loss + logits.sum()).backward()
+    assert counted.ran == [2]
+    logits, loss = called(x, w)
+    logits.retain_grad()
+    loss.backward()
+    assert counted.ran == [2, 3, 2]  # the inputs', and what arrives at the logits
+
+
+def test_one_part_after_the_other():
+    """`grad(loss, logits)` frees what is between them alone; what is behind the logits can still be differentiated."""
+
+    def run(called):
+        x, w = leaves(3, 3)
+        logits, loss = called(x, w)
+        (at_logits,) = torch.autograd.grad(loss, logits)
+        logits.backward(at_logits)
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            loss.backward()
+        return at_logits, x.grad, w.grad
+
+    assert_same(run(compiled(scores_and_loss)), run(scores_and_loss))
+
+
+def test_hooks_of_a_result_that_is_gone():
+    def run(called):
+        x, w = leaves(3, 3)
+        seen = []
+        logits, loss = called(x, w)
+        logits.register_hook(lambda gradient: seen.append(gradient) or gradient * 2)
+        watched = weakref.ref(logits)
+        del logits
+        assert watched() is None
+        loss.backward()
+        return seen, x.grad, w.grad
+
+    assert_same(run(compiled(scores_and_loss)), run(scores_and_loss))
+
+
+def test_a_hook_that_was_taken_away():
+    counted = Counted()
+    called = aot_autograd.aot_function(
+        scores_and_loss, lambda graph, _: aot_autograd.make_boxed_func(graph.forward), counted
+    )
+    logits, loss = called(*leaves(3, 3))
+    logits.register_hook(lambda gradient: gradient * 2).remove()
+    loss.backward()
+    assert counted.ran == [2]
+
+
+def test_more_ways_to_look_than_are_compiled():
+    """Each set of results at which a backward ends is a graph of its own; beyond a number these run by ATen."""
+
+    def function(x):
+        found = [x.sin()]
+        for _ in range(6):
+            found.append(found[-1].tanh() * 2)
+        return tuple(found)
+
+    counted = Counted()
+    called = aot_autograd.aot_function(
+        function, lambda graph, _: aot_autograd.make_boxed_func(graph.forward), counted
+    )
+
+    def run(called, looked):
+        (x,) = leaves(3, count=1)
+        found = called(x)
+        for number in range(6):
+            if looked >> number & 1:
+                found[number].retain_grad()
+        found[-1].sum().backward()
+        return [x.grad, *[one.grad for one in found[:-1] if one.retains_grad]]
+
+    for looked in range(1 << 6):
+        assert_same(run(called, looked), run(function, looked))
+    assert len(counted.ran) < 3 * 64
+
+
+def test_a_result_that_is_written_afterwards():
+    """The new value has a history of its own; hooks from before stand at the value of before, as in eager."""
+
+    def run(called):
+        x, w = leaves(3, 3)
+        seen = []
+        logits, _ = called(x, w)
+        logits.register_hook(lambda gradient: seen.append(gradient.clone()))
+        with torch.no_grad():
+            other = logits * 1
+        logits.mul_(other)
+        logits.register_hook(lambda gradient: seen.append(gradient.clone()))
+        logits.sum().backward()
+        return seen, x.grad, w.grad
+
+    def separate(x, w):
+        logits = (x @ w).sin()
+        return logits, (logits + x.sum()).mean()
+
+    assert_same(run(compiled(separate)), run(separate))
+
+
+def test_two_threads_look():
+    """Each backward has what arrives in it alone."""
+    x, w = leaves(3, 3)
+    for called in (scores_and_loss, compiled(scores_and_loss)):
+        logits, loss = called(x, w)
+        (expected,) = torch.autograd.grad(loss, logits, retain_graph=True)
+        failures = []
+
+        def look(factor, loss=loss, logits=logits, expected=expected, failures=failures):
+            for _ in range(50):
+                (found,) = torch.autograd.grad(loss * factor, logits, retain_graph=True)
+                if not torch.allclose(found, expected * factor):
+                    failures.append(found)
+
+        threads = [threading.Thread(target=look, args=(factor,)) for factor in range(1, 5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not failures
+
+
+def test_the_gradient_at_a_result_is_differentiated():
+    def run(called):
+        x, w = leaves(3, 3)
+        logits, loss = called(x, w)
+        (at_logits,) = torch.autograd.grad(loss, logits, create_graph=True)
+        (at_logits.square().sum() * 3 + loss).backward()
+        return at_logits, x.grad, w.grad
+
+    assert_same(run(compiled(scores_and_loss)), run(scores_and_loss))
+
+
+def test_a_sparse_gradient_at_a_result_is_refused():
+    def function(weight, rows):
+        table = weight * 2
+        return table, torch.nn.functional.embedding(rows, table, sparse=True).sum()
+
+    (weight,) = leaves(4, 3, count=1)
+    with pytest.raises(aot_autograd.UnsupportedOperator, match="sparse gradient"):
+        compiled(function)(weight, torch.tensor([1, 2]))

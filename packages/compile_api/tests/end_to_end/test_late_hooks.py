@@ -12,10 +12,25 @@ import compile_api
 sys.path.append(str(Path(__file__).parents[3] / "dynamo" / "tests"))
 
 from late_hook_drawn import drawn
-from late_hook_programs import BROKEN, WHOLE, assert_alike, in_autocast, left_by
+from late_hook_programs import (
+    BROKEN,
+    WHOLE,
+    assert_alike,
+    in_autocast,
+    left_by,
+    of_a_view_of_an_argument,
+    of_parts,
+)
 
-# Results of one graph are results of one node: hooks of theirs that its user registers run in their order.
-left = partial(left_by, several=False)
+# Nodes of eager's that hold several results, or views that are made after the call, run at other places in the order.
+IN_ANOTHER_ORDER = (of_parts, of_a_view_of_an_argument)
+
+
+def left(function, seed, **options):
+    made_of = getattr(function, "__wrapped__", function)
+    return left_by(function, seed, several=made_of not in IN_ANOTHER_ORDER, **options)
+
+
 whole = partial(compile_api.compile, fullgraph=True, options={"strict": True})
 
 
