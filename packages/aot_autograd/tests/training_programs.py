@@ -147,6 +147,9 @@ class Program:
     grad_mode: bool = True
     backward: str = "once"  # or "twice", "asked for", "of gradients"
     packed: bool = False  # whether hooks see the tensors that the call saves
+    watched: int = (
+        0  # outputs that retain their gradient (even ones) or have a hook that doubles it, as bits
+    )
 
 
 def drawn(seed):
@@ -171,7 +174,13 @@ def drawn(seed):
         returned,
         source.choice([-1, -1, source.getrandbits(8)]),
         source.random() > 0.1,
+        watched=watched(seed),
     )
+
+
+def watched(seed):
+    """The outputs that the program of a seed looks at, as bits."""
+    return random.Random(f"watched {seed}").choice([0, -1, 1, 2, 5])
 
 
 def run_program(program, inputs):
@@ -318,6 +327,32 @@ def total_of(values, chosen):
     return total
 
 
+def watch(outputs, numbers):
+    """Look at what arrives at outputs, by their bits: even ones retain it, a hook doubles it at the others."""
+    for number, one in enumerate(outputs):
+        if numbers >> number & 1:
+            if number % 2:
+                one.register_hook(lambda gradient: None if gradient is None else gradient * 2)
+            else:
+                one.retain_grad()
+
+
+def watchable(program):
+    """The outputs, as bits, that are on eager's ways in ours too: neither views nor arguments."""
+    if program.backward == "of gradients":  # what a result retains is its first derivative alone
+        return 0
+    inputs, made_from = make_inputs(program.inputs)
+    with torch.set_grad_enabled(program.grad_mode):
+        outputs = run_program(program, inputs)
+    others = {id(one) for one in (*inputs, *made_from)}
+    found = 0
+    for number, one in enumerate(outputs):
+        made = isinstance(one, torch.Tensor) and one.requires_grad and not one.is_leaf
+        if made and id(one) not in others and not one._is_view():
+            found |= 1 << number
+    return found
+
+
 def observed(function, program):
     """What a program does: (state, numbers, gradients)."""
     inputs, made_from = make_inputs(program.inputs)
@@ -328,6 +363,7 @@ def observed(function, program):
         if program.packed:
             stack.enter_context(torch.autograd.graph.saved_tensors_hooks(torch.clone, _itself))
         outputs = list(function(*inputs))
+    watch(outputs, program.watched)
     values = [*tensors, *outputs]
     state = state_of(values, versions)
     numbers = [one.detach().clone() for one in values if isinstance(one, torch.Tensor)]
@@ -381,6 +417,7 @@ def by_aot(compiler):
 
 def difference(program, compile_function):
     """What differs from eager, as text; empty where nothing does, None where the program is refused."""
+    program = replace(program, watched=program.watched and program.watched & watchable(program))
     compiled = compile_function(lambda *inputs: run_program(program, inputs))
     state, numbers, grads = observed(lambda *inputs: run_program(program, inputs), program)
     try:

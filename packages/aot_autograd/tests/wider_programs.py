@@ -307,5 +307,6 @@ def drawn(seed):
         source.random() > 0.05,
         source.choice(BACKWARDS),
         source.random() < 0.1,
+        programs.watched(f"wider {seed}"),
     )
     return accepted(program)
