@@ -1,6 +1,7 @@
 """Results that other results are made of: what arrives at one, in whatever way somebody sees it, is eager's."""
 
 import threading
+import warnings
 import weakref
 
 import pytest
@@ -309,3 +310,46 @@ def test_a_sparse_gradient_at_a_result_is_refused():
     (weight,) = leaves(4, 3, count=1)
     with pytest.raises(aot_autograd.UnsupportedOperator, match="sparse gradient"):
         compiled(function)(weight, torch.tensor([1, 2]))
+
+
+def view_of_an_argument(x):
+    view = x.t()
+    return view, view.exp().sum()
+
+
+def view_of_a_result(x):
+    made = x.sin()
+    view = made[1:]
+    return view, made, view.exp().sum()
+
+
+def written(x):
+    x.mul_(2)
+    return x.exp()
+
+
+def not_on_the_way(x):
+    made = x.sin()
+    return made[1:], (made * 2).sum()
+
+
+@pytest.mark.parametrize(
+    ("function", "told"),
+    [(view_of_an_argument, 1), (view_of_a_result, 1), (written, 1), (not_on_the_way, 0)],
+)
+def test_a_gradient_that_misses_a_part_is_told_of(function, told):
+    """Once, and only where somebody looks at it."""
+    called = compiled(function)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for watched in (False, True, True):
+            (leaf,) = leaves(3, 3, count=1)
+            x = leaf * 1
+            found = called(x)
+            looked_at, result = (x, found) if function is written else (found[0], found[-1])
+            if watched:
+                looked_at.retain_grad()
+            result.sum().backward()
+            if not watched:
+                assert not seen
+    assert [one.category for one in seen] == [aot_autograd.IncompleteGradient] * told

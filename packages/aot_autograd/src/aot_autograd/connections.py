@@ -8,7 +8,7 @@ eager's graph amounts to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class Connections:
             are one.
         kept: The same for all that is behind it.
         order: The results in the order in which their nodes were made.
+        beside: For each the tensors on eager's ways from it that are made of the results after a call, as bits.
     """
 
     reached: tuple[int, ...]
@@ -37,6 +38,7 @@ class Connections:
     own: tuple[int, ...]
     kept: tuple[int, ...]
     order: tuple[int, ...]
+    beside: tuple[int, ...]
 
     @property
     def interior(self) -> tuple[int, ...]:
@@ -46,22 +48,26 @@ class Connections:
 
 @dataclass(frozen=True, slots=True)
 class _Behind:
-    """What is behind a node: inputs, nodes with saved tensors, and of both what no other result is between; as bits."""
+    """What is behind a node, as bits: inputs, nodes with saved tensors, and those of these that no result is before."""
 
     inputs: int = 0
     kept: int = 0
     own: int = 0
     results: int = 0
+    beside: int = 0
 
 
-def connections(targets: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Connections | None:
-    """What is behind each of the targets; None where there are not two.
+def connections(
+    targets: Sequence[torch.Tensor], leaves: Sequence[Any], beside: Sequence[torch.Tensor] = ()
+) -> Connections | None:
+    """What is behind each of the targets; None where there is nothing to tell.
 
     Args:
         targets: The results with a gradient.
         leaves: In the place of each input a leaf, or the edge at which its gradient arrives.
+        beside: What the caller gets that is made of the results, or of arguments, after a call.
     """
-    if len(targets) < 2 or not leaves:
+    if not leaves or (len(targets) < 2 and not beside):
         return None
     numbers: dict[Any, int] = {}
     for number, leaf in enumerate(leaves):
@@ -73,6 +79,7 @@ def connections(targets: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Conne
         for number, (root, target) in enumerate(zip(roots, targets, strict=True))
         if root is not None
     }
+    edges_beside = {(one.grad_fn, one.output_nr): 1 << number for number, one in enumerate(beside)}
     behind: dict[Any, _Behind] = {None: _Behind()}
     fields: dict[type, tuple[str, ...]] = {}
     keeping = 0
@@ -97,19 +104,22 @@ def connections(targets: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Conne
             if variable is None and _keeps_tensors(node, fields):
                 kept = 1 << keeping
                 keeping += 1
-            own, results = kept, 0
+            own, results, also_beside = kept, 0, 0
             for edge in following:
                 also = behind[edge[0]]
                 inputs |= also.inputs
                 kept |= also.kept
+                also_beside |= also.beside | edges_beside.get(edge, 0)
                 result = edges.get(edge, 0)
                 if result:
                     results |= result
                 else:
                     own |= also.own
                     results |= also.results
-            behind[node] = _Behind(inputs, kept, own, results)
+            behind[node] = _Behind(inputs, kept, own, results, also_beside)
     found = [behind[root] for root in roots]
+    if len(targets) < 2 and not found[0].beside:
+        return None
     own_classes, kept_classes = _classes(found, keeping)
     return Connections(
         tuple([one.inputs for one in found]),
@@ -117,6 +127,7 @@ def connections(targets: Sequence[torch.Tensor], leaves: Sequence[Any]) -> Conne
         own_classes,
         kept_classes,
         tuple(sorted(range(len(roots)), key=lambda number: _age(roots[number]))),
+        tuple([one.beside for one in found]),
     )
 
 
@@ -169,7 +180,7 @@ def selected(found: Connections | None, inputs: Sequence[int]) -> Connections | 
     everything = (1 << len(inputs)) - 1
     if _union(reached) != everything or not all(reached):
         return None
-    return Connections(reached, found.made_of, found.own, found.kept, found.order)
+    return replace(found, reached=reached)
 
 
 def nodes_of_inputs(

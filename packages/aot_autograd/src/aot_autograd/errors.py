@@ -77,8 +77,8 @@ class OptionError(AotError, ValueError):
     """An unknown option, or a value outside its range."""
 
 
-class FirstDerivativeOnly(UserWarning):
-    """A result of a compiled call retains its gradient, or has a hook, while derivatives are differentiated.
+class IncompleteGradient(UserWarning):
+    """Somebody looks at a gradient that misses a part which it has in eager.
 
     Args:
         what: What is being done.
@@ -88,3 +88,7 @@ class FirstDerivativeOnly(UserWarning):
 
     def __init__(self, what: str, why: str, remedy: str) -> None:
         super().__init__(f"{what}\n  why: {why}\n  try: {remedy}")
+
+
+class FirstDerivativeOnly(IncompleteGradient):
+    """A result of a compiled call retains its gradient, or has a hook, while derivatives are differentiated."""

@@ -182,6 +182,7 @@ def trace(
         draws=_drawing_devices(context.nodes),
         made_of=made_of if any(made_of) else (),
         connections=found,
+        beside=tuple(observation.beside) if found is not None and any(found.beside) else (),
         symbols=tuple(
             (spec.position, symbol_of(spec.meta))
             for spec in specs
@@ -311,7 +312,7 @@ def _record_backward(
         fake = FakeTensor.create(meta, context, environment=context.environment)
         tangents.append(context.bind(fake, node, None))
     wanted = [_gradient_edge(leaf, targets) for leaf in leaves if leaf is not None]
-    found = connections(targets, wanted)
+    found = connections(targets, wanted, list(observation.beside.values()))
     interior = [] if found is None else [targets[number] for number in found.interior]
     gradients: Sequence[Any] = ()
     if wanted:

@@ -177,8 +177,10 @@ class FunctionMetadata:
             where it does not; no entries where all of it is well.
         made_of: For each differentiable input how its gradient is put together of several of the
             backward's results; None for one that is a result. No entries where all are.
-        connections: What is behind each value that requires grad; None where one node for all of
-            them is what eager's graph amounts to.
+        connections: What is behind each value that requires grad; None where one node is what eager's
+            graph amounts to.
+        beside: Outputs that are made of values, or arguments, after a call, and -1 - arguments that are written, which
+            eager has on the way from other outputs (`Connections.beside` counts these).
     """
 
     inputs: int
@@ -201,6 +203,7 @@ class FunctionMetadata:
     symbols: tuple[tuple[int, Any], ...] = ()
     made_of: tuple[MadeOf | SparseOf | None, ...] = ()
     connections: Connections | None = None
+    beside: tuple[int, ...] = ()
 
     @property
     def replaced(self) -> tuple[tuple[int, int], ...]:

@@ -87,7 +87,7 @@ class Nodes:
         self.told = Told(metadata.source)
         self.made_of, self.own, self.kept = found.made_of, found.own, found.kept
         self.direct = tuple([tuple(bits_of(mask)) for mask in found.made_of])
-        self.order, self.interior = found.order, found.interior
+        self.order, self.interior, self.beside = found.order, found.interior, found.beside
         self.leading = sum(1 << tangent for tangent in self.interior)
         self.values = tuple(
             n for n, requires in enumerate(metadata.value_requires_grad) if requires
@@ -143,6 +143,12 @@ class Nodes:
             call.watched[tangent] = (ref(value), hooks_of(value))
         return tuple(values)
 
+    def note(self, values: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
+        """Remember what a call with these values gave to the caller that is beside its results' ways."""
+        call = getattr(values[self.values[0]].grad_fn, "call", None)
+        if call is not None:  # there is none where a transform runs
+            call.beside = list(map(ref, tensors))
+
     def behind(self, tangent: int, ends: int) -> int:
         """What a backward from a result frees that ends at the results of these bits."""
         if not ends:
@@ -167,12 +173,14 @@ class _Call:
         tensors: The results, as long as Python knows them.
         watched: Of each result that others are made of the tensor and its hooks, which may live longer.
         hooked: Those whose node has hooks, as bits.
+        beside: What the caller got that is made of the results, or of arguments, and not on the results' ways.
         spent: What was freed, as the bits of the connections, by each backward that didn't retain the graph.
     """
 
     __slots__ = (
         "_lock",
         "_running",
+        "beside",
         "context",
         "hooked",
         "nodes",
@@ -191,6 +199,7 @@ class _Call:
         self.results: list[Any] = [None] * len(nodes.values)
         self.watched: dict[int, tuple[ref[torch.Tensor], dict[Any, Any]]] = {}
         self.hooked = 0
+        self.beside: list[ref[torch.Tensor]] = []
         self.spent: dict[int, int] = {}
         self._running: list[ref[_Running]] = []
         self._lock = threading.Lock()
@@ -315,6 +324,10 @@ class _Running:
             ends = call.observed() & ~self.arrived if nodes.direct[tangent] else 0
             if nodes.behind(tangent, ends) & call.freed(self.number):
                 raise RuntimeError(nodes.second_backward)
+            if nodes.beside[tangent] and call.beside:
+                nodes.told.of_tensors_beside(
+                    [call.beside[number] for number in bits_of(nodes.beside[tangent])]
+                )
             if self.fresh and nodes.made_of[tangent] & ends:
                 self._advance(ends)
             return [self.arriving.pop(one, None) for one in nodes.direct[tangent]]

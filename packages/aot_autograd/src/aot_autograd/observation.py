@@ -78,12 +78,33 @@ class Observation:
         self.values: list[GraphValue] = []
         self.mutations: list[InputMutation] = []
         self.outputs: list[OutputKind] = []
+        self.beside: dict[int, FakeTensor] = {}
+        """What the caller gets that is made of values, or arguments, after a call, and has a history: by the output's
+        number, or -1 - that of the argument that is written."""
 
     def observe(self, outputs: Sequence[Any]) -> None:
         """Fill `mutations`, `outputs` and `values` (mutations first)."""
         self._observe_mutations()
         self._observe_outputs(outputs)
+        self._observe_beside(outputs)
         self._refuse_history_of_detached()
+
+    def _observe_beside(self, outputs: Sequence[Any]) -> None:
+        for number, (output, kind) in enumerate(zip(outputs, self.outputs, strict=True)):
+            match kind:
+                case GraphOutput(direct=direct):
+                    itself = direct
+                case InputAlias(identical=identical):
+                    itself = identical
+                case _:
+                    itself = True
+            if not itself and output.grad_fn is not None:
+                self.beside[number] = output
+        for number in self._initial:
+            argument, position = self.arguments[number], self.specs[number].position
+            for mutation in self.mutations:
+                if mutation.input == position and mutation.through_autograd:
+                    self.beside[-1 - position] = argument
 
     def _layout_of(self, number: int) -> ViewChain:
         """The views that in-place changes of an input's own layout have put on it."""

@@ -109,6 +109,7 @@ def training_callable(compiled: Compiled) -> Boxed:
         node = autograd_node(compiled)
         apply, in_transforms = apply_without_transforms(node), node.apply
     differentiable = picker(metadata.differentiable)
+    beside = metadata.beside
     grad_mode = torch.is_grad_enabled
 
     def tracked(args: list[Any], sizes: Sizes | None = None) -> Any:
@@ -143,9 +144,12 @@ def training_callable(compiled: Compiled) -> Boxed:
                 args[position] if position >= 0 else bases[-1 - position] for position in selection
             ]
         values = tracked(args, sizes)
-        if epilogue is None:
+        if epilogue is None or kept is None:
             return values
-        return epilogue(kept, values, sizes)  # type: ignore[arg-type]
+        results = epilogue(kept, values, sizes)
+        if beside:
+            nodes.note(values, [results[n] if n >= 0 else kept[-1 - n] for n in beside])
+        return results
 
     made = tracked if whole and epilogue is None and not metadata.symbols else call
     made.boxed = True  # type: ignore[attr-defined]
