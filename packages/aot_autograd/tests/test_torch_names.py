@@ -322,3 +322,57 @@ def test_saved_tensors_are_there_whatever_their_version():
         _, other = Save.apply(x)
     other.sum().backward()
     assert seen[1] == [None, None]
+
+
+def many_of(*shape):
+    """A tensor for each kind of transform that stands for many, and what each is made of."""
+    tensor = randn(*shape)
+    return [(tensor, _torch.add_dimension(tensor, (newer, 1))) for newer in (False, True)]
+
+
+def test_tensors_that_stand_for_many_are_told_apart():
+    for (whole, many), newer in zip(many_of(2, 3), (False, True), strict=True):
+        assert _torch.has_memory(whole)
+        assert not _torch.has_memory(many)
+        assert many.shape == (3,)
+        assert _torch.stands_for_many(many) == _torch.belongs_to_transform(many) == newer
+        assert _torch.stands_for_many_to_autograd(many) != newer
+    assert _torch.level_of(many) == 1
+
+
+def test_what_they_are_made_of_is_found():
+    (whole, older), (other, newer) = many_of(2, 3)
+    assert torch.equal(_torch.dimension_of_autograd(older, 1, 0), whole)
+    assert torch.equal(_torch.dimension_of_autograd(older, 1, 1), whole.t())
+    assert _torch.dimension_of_autograd(older, 2, 0) is None
+    assert torch.equal(_torch.dimension_in_front(newer), other)
+    for length in (0, 1):
+        (_, none), _ = many_of(length, 3)
+        assert _torch.dimension_of_autograd(none, 1, 0).shape == (length, 3)
+        assert _torch.dimension_of_autograd(none, 2, 0) is None
+
+
+def test_outside_of_transforms_there_are_none():
+    seen = []
+
+    def inner(row):
+        assert _torch.transforms_active()
+        with _torch.outside_of_transforms():
+            seen.append((_torch.transforms_active(), _torch.dimensions_of_autograd()))
+            torch.rand(1)  # which a map refuses
+        seen.append((_torch.transforms_active(), _torch.levels_of_gradients()))
+        return row * 2
+
+    x = randn(2, 3)
+    torch.testing.assert_close(torch.func.vmap(inner)(x), x * 2)
+    torch.func.grad(lambda x: inner(x).sum())(x)
+    assert seen == [(False, 0), (True, []), (False, 0), (True, [1])]
+    assert not _torch.transforms_active()
+    torch._C._vmapmode_increment_nesting()
+    try:
+        with _torch.outside_of_transforms():
+            assert _torch.dimensions_of_autograd() == 0
+        assert _torch.dimensions_of_autograd() == 1
+    finally:
+        torch._C._vmapmode_decrement_nesting()
+    assert _torch.dimensions_of_autograd() == 0

@@ -19,6 +19,7 @@ from aot_autograd.errors import (
     TraceError,
     UnsupportedAliasing,
     UnsupportedOperator,
+    UnsupportedTransform,
     WireError,
 )
 from aot_autograd.memory import PredictedMemory, predicted_memory
@@ -48,6 +49,7 @@ __all__ = [
     "TraceError",
     "UnsupportedAliasing",
     "UnsupportedOperator",
+    "UnsupportedTransform",
     "WireError",
     "__version__",
     "aot_function",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from aot_autograd._torch import library_paths
+from aot_autograd._torch import add_dimension, library_paths
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["node"]
 
 _LOG = logging.getLogger("aot_autograd")
-_FACE = 9  # counts changes of what the types of `_node.c` are called with
+_FACE = 10  # counts changes of what the types of `_node.c` are called with
 
 
 def _found() -> ModuleType | None:
@@ -34,7 +34,7 @@ def _found() -> ModuleType | None:
             "python packages/aot_autograd/hatch_build.py, or reinstall compile-api-aot-autograd"
         )
         return None
-    if not (_node.set_up(*library_paths()) and _spreads(_node)):
+    if not _works(_node):
         _node.forget()
         _LOG.debug(
             "this torch's C ABI is not what is known of it: tangents are copied by operators"
@@ -42,9 +42,17 @@ def _found() -> ModuleType | None:
     return _node
 
 
-def _spreads(module: ModuleType) -> bool:
-    """Whether tensors that repeat one number are written out right, and others are left alone."""
+def _works(module: ModuleType) -> bool:
+    """Whether torch's C ABI was found, and what is done by it comes out right.
+
+    Tensors that repeat one number are written out, others left alone; those without memory are told from others.
+    """
     try:
+        dense = torch.ones(2, device="cpu")
+        if not module.set_up(*library_paths(), dense):
+            return False
+        if not module.has_memory(dense) or module.has_memory(add_dimension(dense, (False, 1))):
+            return False
         for dtype in (torch.float32, torch.bfloat16, torch.float64, torch.complex128):
             repeated = torch.tensor([0, 1, 2], dtype=dtype, device="cpu")[2:].expand(2, 3)
             made = module.spread(repeated, dtype.itemsize)

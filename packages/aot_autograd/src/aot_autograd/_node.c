@@ -103,6 +103,35 @@ static void *pointer_of(PyObject *number) {
   return pointer;
 }
 
+/* Whether a tensor has memory of its own: one of a transform, which stands for many, and a sparse one have none. */
+static struct {
+  _Bool (*has_storage)(const void *); /* a C++ method of what a Python tensor refers to, which is at this offset */
+  Py_ssize_t offset;
+} held;
+
+static int has_memory(PyObject *tensor) {
+  if (held.has_storage) return held.has_storage(*(void **)((char *)tensor + held.offset));
+  PyObject *address = PyObject_CallMethodNoArgs(tensor, names.data_ptr); /* refuses */
+  if (!address) PyErr_Clear();
+  Py_XDECREF(address);
+  return address != NULL;
+}
+
+static PyObject *has_memory_of(PyObject *module, PyObject *tensor) { return PyBool_FromLong(has_memory(tensor)); }
+
+/* Find has_storage() in libc10, and where a tensor refers to its C++ part; without both a method is called. */
+static void find_memory(const char *c10, PyObject *sample) {
+  void *library = dlopen(c10, RTLD_NOW | RTLD_NOLOAD), *inside = pointer_of(PyObject_GetAttr(sample, names.address));
+  held.has_storage = NULL;
+  for (Py_ssize_t k = sizeof(PyObject); inside && library && k + 8 <= Py_TYPE(sample)->tp_basicsize; k += 8)
+    if (*(void **)((char *)sample + k) == inside) {
+      held.offset = k;
+      *(void **)&held.has_storage = dlsym(library, "_ZNK3c1010TensorImpl11has_storageEv");
+      break;
+    }
+  PyErr_Clear();
+}
+
 /* A new contiguous tensor with the values of one on the CPU whose elements all lie in the same place; NULL without an
  * exception where it is another kind of tensor. */
 static PyObject *spread(PyObject *tensor, Py_ssize_t item) {
@@ -134,10 +163,12 @@ static PyObject *spread(PyObject *tensor, Py_ssize_t item) {
   return made;
 }
 
-/* set_up(libtorch_cpu, libtorch_python): whether spread() works from now on. */
+/* set_up(libtorch_cpu, libtorch_python, libc10, any tensor): whether spread() works from now on. */
 static PyObject *set_up(PyObject *module, PyObject *args) {
-  const char *cpu, *python;
-  if (!PyArg_ParseTuple(args, "ss", &cpu, &python)) return NULL;
+  const char *cpu, *python, *c10;
+  PyObject *sample;
+  if (!PyArg_ParseTuple(args, "sssO", &cpu, &python, &c10, &sample)) return NULL;
+  find_memory(c10, sample);
   void *libraries[2] = {dlopen(cpu, RTLD_NOW | RTLD_NOLOAD), dlopen(python, RTLD_NOW | RTLD_NOLOAD)};
   struct { void *field; int library; const char *name; } wanted[] = {
       {&api.sizes, 0, "aoti_torch_get_sizes"}, {&api.strides, 0, "aoti_torch_get_strides"},
@@ -157,6 +188,7 @@ static PyObject *set_up(PyObject *module, PyObject *args) {
 
 static PyObject *forget(PyObject *module, PyObject *ignored) {
   api.wrap = NULL;
+  held.has_storage = NULL;
   Py_RETURN_NONE;
 }
 
@@ -508,7 +540,7 @@ typedef struct {
 
 /* A tangent as the backward was promised it. NULL, perhaps with an exception: Python must look at it. */
 static PyObject *tangent_of(PyObject *gradient, PyObject *layout, Py_ssize_t item, Backward *self) {
-  if ((PyObject *)Py_TYPE(gradient) != self->tensor || told(gradient, names.is_neg) ||
+  if ((PyObject *)Py_TYPE(gradient) != self->tensor || !has_memory(gradient) || told(gradient, names.is_neg) ||
       (self->complex && told(gradient, names.is_conj)))
     return NULL;
   if (layout == Py_None) {
@@ -787,6 +819,7 @@ static PyMethodDef methods[] = {
     {"function_class", function_class, METH_O, "A metaclass whose classes answer first from their dict `_asked`."},
     {"set_up", set_up, METH_VARARGS, "Find torch's C ABI; whether it is there."},
     {"forget", forget, METH_NOARGS, "Do without the C ABI."},
+    {"has_memory", has_memory_of, METH_O, "Whether a tensor has memory of its own."},
     {"spread", spread_of, METH_VARARGS, "A tensor of one repeated number, written out; None for another."},
     {0},
 };
@@ -806,7 +839,7 @@ PyMODINIT_FUNC PyInit__node(void) {
   if (module && (PyModule_AddObjectRef(module, "Call", (PyObject *)&CallType) ||
                  PyModule_AddObjectRef(module, "Forward", (PyObject *)&ForwardType) ||
                  PyModule_AddObjectRef(module, "Backward", (PyObject *)&BackwardType) ||
-                 PyModule_AddIntConstant(module, "FACE", 9))) /* _native.py refuses other numbers */
+                 PyModule_AddIntConstant(module, "FACE", 10))) /* _native.py refuses other numbers */
     Py_CLEAR(module);
   return module;
 }

@@ -23,35 +23,46 @@ if TYPE_CHECKING:
     from types import FrameType
 
 __all__ = [
+    "Dimension",
     "OpOverload",
     "OpOverloadPacket",
     "accumulated_gradients_of",
+    "add_dimension",
     "answer_at_once",
     "apply_without_transforms",
+    "belongs_to_transform",
     "call_backward_directly",
     "checkpoint_hook",
     "composite_recurrent_layers",
     "current_autograd_node",
     "current_backward",
     "current_device",
+    "dimension_in_front",
+    "dimension_of_autograd",
+    "dimensions_of_autograd",
     "edge_of_leaf",
     "ending_at",
     "formula_that_runs",
     "gradients_of",
     "has_composite_explicit",
     "has_composite_implicit",
+    "has_memory",
     "has_own_operators",
     "hooks_of",
     "increment_version",
+    "inside_of",
     "is_checkpoint_hook",
     "is_kept_by_policy",
     "is_made_without_grad",
     "is_one_of_several_views",
     "is_sole_owner",
     "keeps_graph",
+    "level_of",
+    "levels_of_gradients",
     "library_paths",
     "mark_several_views",
     "next_autograd_number",
+    "outside_of_transforms",
     "preserve_version",
     "run_composite_explicit",
     "run_composite_implicit",
@@ -61,6 +72,8 @@ __all__ = [
     "set_current_device",
     "set_grad_enabled",
     "shares_version",
+    "stands_for_many",
+    "stands_for_many_to_autograd",
     "storage_identity",
     "top_saved_tensor_hooks",
     "transforms_active",
@@ -152,6 +165,82 @@ _FRAMES_TO_POLICY = 8
 
 transforms_active = torch._C._are_functorch_transforms_active
 """Whether a transform of `torch.func` runs in this thread."""
+
+_functorch = torch._C._functorch
+
+has_memory = torch._C._has_storage
+"""Whether a tensor has memory of its own; sparse tensors and those that stand for many have none."""
+
+stands_for_many = _functorch.is_batchedtensor
+"""Whether a tensor is `torch.func.vmap`'s: outermost it has one dimension more than it shows."""
+
+stands_for_many_to_autograd = _functorch.is_legacy_batchedtensor
+"""The same of the older tensors that `is_grads_batched` makes, which may have several such dimensions."""
+
+belongs_to_transform = _functorch.is_functorch_wrapped_tensor
+"""Whether a tensor is one of a transform of `torch.func`, whichever."""
+
+level_of = _functorch.maybe_get_level
+"""The level of the transform that a tensor belongs to: outer transforms have lower ones."""
+
+inside_of = _functorch.get_unwrapped
+"""What a tensor of a transform of `torch.func` is made of: a tensor, perhaps of an outer transform."""
+
+Dimension = tuple[bool, int]
+"""A dimension that tensors stand for: whether it is `torch.func.vmap`'s, and its level. Sorted as tensors are made."""
+
+
+def dimension_in_front(tensor: torch.Tensor) -> torch.Tensor:
+    """What `vmap`'s tensor is made of, with the dimension that it stands for as the first."""
+    return inside_of(tensor).movedim(_functorch.maybe_get_bdim(tensor), 0)
+
+
+def dimension_of_autograd(tensor: torch.Tensor, level: int, place: int) -> torch.Tensor | None:
+    """The same of an older tensor and one of its levels, with the dimension at `place`; None where there is none."""
+    # A tensor without the dimension is expanded to any length that is asked for.
+    first, second = (torch._remove_batch_dim(tensor, level, length, place) for length in (0, 1))
+    return None if (first.shape[place], second.shape[place]) == (0, 1) else first
+
+
+def add_dimension(tensor: torch.Tensor, dimension: Dimension) -> torch.Tensor:
+    """The tensor that stands for those along the first dimension of `tensor`."""
+    newer, level = dimension
+    if newer:
+        return _functorch._add_batch_dim(tensor, 0, level)
+    return torch._add_batch_dim(tensor, 0, level)
+
+
+def dimensions_of_autograd() -> int:
+    """How many older transforms, which make such tensors, this thread is in."""
+    try:
+        return torch._C._vmapmode_increment_nesting() - 1
+    finally:
+        torch._C._vmapmode_decrement_nesting()
+
+
+def levels_of_gradients() -> list[int]:
+    """The levels of the transforms that differentiate in reverse (`torch.func.grad`, `vjp`)."""
+    kind = _functorch.TransformType.Grad
+    return [one.level() for one in _functorch.get_interpreter_stack() or () if one.key() == kind]
+
+
+@contextmanager
+def outside_of_transforms() -> Iterator[None]:
+    """Inside, no transform runs in this thread."""
+    layers = []
+    older = dimensions_of_autograd()
+    try:
+        while _functorch.get_dynamic_layer_stack_depth():
+            layers.append(_functorch.pop_dynamic_layer_stack())
+        for _ in range(older):
+            torch._C._vmapmode_decrement_nesting()
+        yield
+    finally:
+        for _ in range(older):
+            torch._C._vmapmode_increment_nesting()
+        while layers:
+            _functorch.push_dynamic_layer_stack(layers.pop())
+
 
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
@@ -285,10 +374,11 @@ def has_own_operators(kind: type[torch.Tensor]) -> bool:
     return kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
-def library_paths() -> tuple[str, str]:
-    """Paths of libtorch_cpu and libtorch_python, as they were loaded."""
+def library_paths() -> tuple[str, str, str]:
+    """Paths of libtorch_cpu, libtorch_python and libc10, as they were loaded."""
     directory = Path(torch.__file__).parent / "lib"
-    return str(directory / "libtorch_cpu.so"), str(directory / "libtorch_python.so")
+    cpu, python, c10 = (f"lib{name}.so" for name in ("torch_cpu", "torch_python", "c10"))
+    return str(directory / cpu), str(directory / python), str(directory / c10)
 
 
 def storage_identity(tensor: torch.Tensor) -> int:

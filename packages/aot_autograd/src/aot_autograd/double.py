@@ -64,10 +64,15 @@ class DoubleBackward:
         self._function = function
         self._specs = tuple(specs)
         self._metadata = metadata
-        self._tools = tools
-        self._compile_flat = compile_flat
+        self.tools = tools
+        self.compile_flat = compile_flat
+        self.source = f"gradients of {metadata.source}"
         self._lock = threading.Lock()
         self._compiled: dict[Any, Boxed] = {}
+
+    def for_inputs(self, _inputs: list[Any]) -> DoubleBackward:
+        """This one; what is made for inputs of any shapes has one for each."""
+        return self
 
     def __call__(
         self, inputs: list[Any], seeds: list[Any], tangents: list[Any], ends: int = 0
@@ -93,17 +98,19 @@ class DoubleBackward:
             with self._lock:
                 compiled = self._compiled.get(key)
                 if compiled is None:
-                    compiled = self._compile_flat(
-                        partial(self._gradients, there, ends),
+                    compiled = self.compile_flat(
+                        partial(self.gradients, there, ends),
                         flat,
-                        self._tools,
+                        self.tools,
                         seeds=len(seeds),
-                        source=f"gradients of {self._metadata.source}",
+                        source=self.source,
                     )
                     self._compiled[key] = compiled
         return tuple(compiled(flat))
 
-    def _gradients(self, there: tuple[bool, ...], ends: int, *flat: Any) -> Sequence[Any]:
+    def gradients(
+        self, there: tuple[bool, ...], ends: int, *flat: Any, differentiable: bool = True
+    ) -> Sequence[Any]:
         """Traced: the function again, on copies of its inputs, then its gradients by the tangents there are."""
         shared = self._metadata.shared
         count = len(self._metadata.graph_inputs)
@@ -140,7 +147,7 @@ class DoubleBackward:
                     [*wanted, *stopped.values()],
                     tangents,
                     allow_unused=True,
-                    create_graph=True,
+                    create_graph=differentiable,
                 )
             arrived = dict(zip(stopped, gradients[len(wanted) :], strict=True))
             gradients = list(gradients[: len(wanted)])

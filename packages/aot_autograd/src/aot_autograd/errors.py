@@ -7,6 +7,7 @@
         WireError                  a promise of docs/interfaces.md was broken by the caller
         CompilerContractError      a compiler passed by the user returned something else than promised
         PartitionError             a partition function lost or invented a value
+        UnsupportedTransform       a transform of torch.func follows a compiled backward without its call
         OptionError(ValueError)    an option that does not exist or has a wrong value
     FirstDerivativeOnly(UserWarning)  a gradient lacks what eager's second derivatives bring
 
@@ -71,6 +72,10 @@ class CompilerContractError(AotError):
 
 class PartitionError(AotError):
     """A partition function returned graphs that do not compute the joint graph's outputs."""
+
+
+class UnsupportedTransform(AotError):
+    """A gradient belongs to a transform that would have to see inside of a compiled backward."""
 
 
 class OptionError(AotError, ValueError):

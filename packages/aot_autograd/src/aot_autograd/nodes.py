@@ -35,6 +35,7 @@ from aot_autograd._torch import (
     keeps_graph,
     runs_in_this_backward,
 )
+from aot_autograd.batched import is_wanted
 from aot_autograd.connections import bits_of, nodes_of_inputs
 from aot_autograd.told import Told
 
@@ -232,6 +233,23 @@ class _Call:
                     found |= 1 << tangent
         return found
 
+    def wanted(self) -> list[bool]:
+        """For each input with a gradient whether the backward that runs in this thread asks for it."""
+        nodes = self.nodes
+        found = [False] * sum(map(len, nodes.inputs))
+        for tangent, reference in enumerate(self.results):
+            node = reference()
+            tokens, direct = nodes.edges[tangent], nodes.direct[tangent]
+            behind = 0 if node is None else len(tokens) + (len(direct) + 1 if direct else 0)
+            edges = () if node is None else node.next_functions[-behind:]
+            for number, (inputs, _) in zip(tokens, edges, strict=False):
+                places = nodes.inputs[number]
+                for place, (one, _) in zip(
+                    places, inputs.next_functions[-len(places) :], strict=True
+                ):
+                    found[place] |= is_wanted(one)
+        return found
+
     def running(self) -> _Running:
         """The backward that runs in this thread."""
         number = current_backward()
@@ -360,9 +378,9 @@ class _Running:
             nodes.told.of_second_derivatives(call.tensors)
         if ends:
             to_ends = nodes.freeing_to_ends if freeing else nodes.keeping_to_ends
-            gradients = to_ends(context, ends, given)
+            gradients = to_ends(context, ends, [*given, call])
         else:
-            gradients = (nodes.freeing if freeing else nodes.keeping)(context, *given)
+            gradients = (nodes.freeing if freeing else nodes.keeping)(context, *given, call)
         del given, context, owner
         inputs = len(gradients) - (len(nodes.interior) if ends else 0)
         _add(self.gradients, range(inputs), gradients[2:inputs])

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from aot_autograd.compiling import Toolchain
+    from aot_autograd.double import DoubleBackward
     from aot_autograd.runtime import Boxed
 
 __all__ = ["Origin", "restored", "store_inference", "store_training"]
@@ -195,11 +196,15 @@ class _LazyDouble:
         self._metadata = metadata
         self._tools = tools
         self._lock = threading.Lock()
-        self._made: dict[Any, Any] = {}
+        self._made: dict[Any, DoubleBackward] = {}
 
     def __call__(
         self, inputs: list[Any], seeds: list[Any], tangents: list[Any], ends: int = 0
     ) -> Any:
+        return self.for_inputs(inputs)(inputs, seeds, tangents, ends)
+
+    def for_inputs(self, inputs: list[Any]) -> DoubleBackward:
+        """Those for inputs of these shapes."""
         from aot_autograd.compiling import compile_flat, describe_inputs  # they import this module
         from aot_autograd.double import DoubleBackward
 
@@ -217,7 +222,7 @@ class _LazyDouble:
                     self._tools,
                     compile_flat,
                 )
-        return found(inputs, seeds, tangents, ends)
+        return found
 
 
 def restored(

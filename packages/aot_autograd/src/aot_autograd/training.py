@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -29,6 +30,8 @@ from aot_autograd._torch import (
     top_saved_tensor_hooks,
     transforms_active,
 )
+from aot_autograd.batched import Many, of_one_or_many
+from aot_autograd.mapped import Mapped
 from aot_autograd.nodes import Nodes
 from aot_autograd.packed import layouts_restored
 from aot_autograd.runtime import (
@@ -403,7 +406,9 @@ def _differentiating(
             results = [*put_together(inputs, sizes), *others]
         return (None, None, *results)
 
-    return differentiate
+    retaining = partial(_differentiating, compiled, keeping, lambda: True)
+    mapped = Mapped(compiled, keeping, partial(differentiable_backward, compiled, keeping))
+    return of_one_or_many(differentiate, Many(differentiate, retaining, mapped, keeps, metadata))
 
 
 def _in_c(
