@@ -13,7 +13,7 @@ Layout layout;
 typedef enum {
     S_GRAD, S_INFERENCE, S_AUTOCAST_CPU, S_AUTOCAST_CUDA, S_DTYPE_CPU, S_DTYPE_CUDA, S_CACHE,
     S_DEFAULT_DTYPE, S_DETERMINISTIC, S_WARN_ONLY, S_FILL, S_PRECISION, S_THREADS,
-    S_LAYERS, S_OVERRIDES, S_FUNCTION_MODES, S_DISPATCH_MODES, S_COUNT
+    S_LAYERS, S_OVERRIDES, S_FUNCTION_MODES, S_DISPATCH_MODES, S_FORWARD_LEVEL, S_COUNT
 } StateField;
 
 static struct {
@@ -31,7 +31,10 @@ static struct {
     int (*overrides)(void);
     int64_t (*function_modes)(void);
     int64_t (*dispatch_modes)(void);
+    PyObject *forward_ad;            /* the namespace of torch.autograd.forward_ad */
 } state;
+
+static PyObject *name_level;
 
 static void read_state(int64_t *now) {
     now[S_GRAD] = state.plain_bool[0]() & 0xff;
@@ -52,6 +55,8 @@ static void read_state(int64_t *now) {
     now[S_OVERRIDES] = state.overrides() & 0xff;
     now[S_FUNCTION_MODES] = state.function_modes();
     now[S_DISPATCH_MODES] = state.dispatch_modes();
+    PyObject *level = PyDict_GetItemWithError(state.forward_ad, name_level); /* -1 outside of all */
+    now[S_FORWARD_LEVEL] = level == NULL || !PyLong_CheckExact(level) ? 1 : PyLong_AsLong(level) + 1;
 }
 
 int state_holds(const int64_t *want) {
@@ -97,21 +102,23 @@ static PyObject *clear_calibration(PyObject *module, PyObject *ignored) {
 }
 
 static PyObject *set_state(PyObject *module, PyObject *args) {
-    unsigned long long f[16];
+    unsigned long long f[17];
     state.ready = 0;
-    if (!PyArg_ParseTuple(args, "KKKKKKKKKKKKKKKK", f, f + 1, f + 2, f + 3, f + 4, f + 5, f + 6, f + 7,
-                          f + 8, f + 9, f + 10, f + 11, f + 12, f + 13, f + 14, f + 15))
+    if (!PyArg_ParseTuple(args, "KKKKKKKKKKKKKKKKK", f, f + 1, f + 2, f + 3, f + 4, f + 5, f + 6, f + 7,
+                          f + 8, f + 9, f + 10, f + 11, f + 12, f + 13, f + 14, f + 15, f + 16))
         return NULL;
-    void **targets[16] = {
+    if (name_level == NULL && (name_level = PyUnicode_InternFromString("_current_level")) == NULL)
+        return NULL;
+    void **targets[17] = {
         (void **)&state.plain_bool[0], (void **)&state.plain_bool[1], (void **)&state.autocast,
         (void **)&state.autocast_dtype, (void **)&state.cache, (void **)&state.default_dtype,
         &state.context, (void **)&state.context_bool[0], (void **)&state.context_bool[1],
         (void **)&state.context_bool[2], (void **)&state.precision, (void **)&state.threads,
         (void **)&state.layers, (void **)&state.overrides, (void **)&state.function_modes,
-        (void **)&state.dispatch_modes,
+        (void **)&state.dispatch_modes, (void **)&state.forward_ad,
     };
     int all = 1;
-    for (int i = 0; i < 16; i++) {
+    for (int i = 0; i < 17; i++) {
         *targets[i] = (void *)(uintptr_t)f[i];
         all &= f[i] != 0;
     }

@@ -24,6 +24,7 @@ __all__ = [
     "AUTOCAST_DEVICES",
     "DISABLED_WRAPPER",
     "DISPATCH_GUARDS",
+    "FORWARD_LEVELS",
     "REQUIRES_GRAD",
     "SCRIPTED",
     "SCRIPTED_FROM",
@@ -32,6 +33,7 @@ __all__ = [
     "autocast_cache_enabled",
     "dispatch_keys",
     "dispatch_mode_stack",
+    "forward_level",
     "function_mode_stack",
     "function_overrides_enabled",
     "functorch_depth",
@@ -169,6 +171,16 @@ def mode_identity(mode: Any) -> tuple[Any, ...]:
     if type(mode) is DeviceContext:
         return (DeviceContext, mode.device)
     return (type(mode), mode)
+
+
+FORWARD_LEVELS: dict[str, Any] = vars(torch.autograd.forward_ad)
+"""The namespace that holds `_current_level`, which the extension reads."""
+
+
+def forward_level() -> int:
+    """The level of `torch.autograd.forward_ad` that is entered; -1 outside of all."""
+    level: int = FORWARD_LEVELS["_current_level"]
+    return level
 
 
 def functorch_depth() -> int:

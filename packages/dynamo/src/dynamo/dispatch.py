@@ -19,7 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from dynamo import shelved
 from dynamo._native import CodeCache, CompiledFunction, forget_codes, run_original
-from dynamo._torch import functorch_depth, python_dispatch_enabled, watched_by_dispatch_modes
+from dynamo._torch import (
+    forward_level,
+    functorch_depth,
+    python_dispatch_enabled,
+    watched_by_dispatch_modes,
+)
 from dynamo.capture import RECURSION, Captured, Request, UserError, capture
 from dynamo.emit.drawn import Drawing
 from dynamo.emit.resume import Resume
@@ -387,6 +392,8 @@ class Compiler:
         """Whether the stance or torch's state keeps this call from being captured; raises if it is forbidden."""
         if not python_dispatch_enabled() or functorch_depth():
             return True  # the tensors are a transform's own, as in a function that eager code maps
+        if forward_level() >= 0:
+            return True  # kernels would lose the derivatives that dual tensors carry
         if watched_by_dispatch_modes():
             return True  # kernels would hide from the mode what the program calls
         if sys.is_finalizing():

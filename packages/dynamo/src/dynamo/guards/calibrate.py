@@ -274,6 +274,7 @@ def state_numbers(state: GlobalState) -> tuple[int, ...] | None:
     numbers += [int(state.autocast_cache), dtype_code(state.default_dtype)]
     numbers += map(int, state.deterministic)
     numbers += [_PRECISIONS[state.float32_matmul_precision], state.threads, 0, 0, 0, 0]
+    numbers.append(state.forward_level + 1)
     return tuple(numbers)
 
 
@@ -337,6 +338,7 @@ def _reads_right(fast: Any, tensor: torch.Tensor) -> bool:
 
 def _calibrate_state(fast: Any) -> bool:
     addresses = [fast.symbol(library, name) for library, name in _torch.STATE_FUNCTIONS]
+    addresses.append(id(_torch.FORWARD_LEVELS))
     if not all(addresses) or not fast.set_state(*addresses):
         return False
 
@@ -352,6 +354,7 @@ def _calibrate_state(fast: Any) -> bool:
             torch.inference_mode(),
             torch.autocast("cpu", torch.bfloat16),
             torch.autocast("cpu", torch.float16, cache_enabled=False),
+            torch.autograd.forward_ad.dual_level(),
         ):
             with context:
                 agrees = agrees and agree()

@@ -30,6 +30,7 @@ class GlobalState:
     float32_matmul_precision: str
     threads: int
     functorch_depth: int
+    forward_level: int  # of derivatives that are carried forward in dual tensors; -1 where none are
     function_overrides: bool
     function_modes: tuple[tuple[Any, ...], ...]  # a default device is one of them
     dispatch_modes: tuple[tuple[Any, ...], ...]
@@ -54,6 +55,7 @@ class GlobalState:
             torch.get_float32_matmul_precision(),
             torch.get_num_threads(),
             _torch.functorch_depth(),
+            _torch.forward_level(),
             _torch.function_overrides_enabled(),
             tuple(map(_torch.mode_identity, _torch.function_mode_stack())),
             tuple(map(_torch.mode_identity, _torch.dispatch_mode_stack())),
