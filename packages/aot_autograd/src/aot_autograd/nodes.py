@@ -13,8 +13,9 @@ it is made of, a node sends nothing, unless the gradient there is for somebody: 
 was asked for some tensors' gradients. Then a compiled backward that ends at all such results runs at once; what is
 behind these waits for what autograd itself brings them.
 
-Invariant: a tangent is handed to a compiled backward once in a backward; what the call saved lives in the context of
-the whole call's node, which is in nobody's graph, until no result is left whose backward may still come.
+Invariant: a tangent is handed to a compiled backward once in a backward; what the call saved is in nobody's graph,
+and lives until no result is left whose backward may still come. Where hooks want to see what is saved, it is saved in
+the context of a node of the whole call; else beside autograd (`stowed.py`), which costs less.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from aot_autograd._torch import (
     call_backward_directly,
     current_backward,
     edge_of_leaf,
-    hooks_of,
     keeps_graph,
     runs_in_this_backward,
+    set_grad_enabled,
 )
 from aot_autograd.connections import bits_of, nodes_of_inputs
+from aot_autograd.stowed import Stowed
 from aot_autograd.told import Told
 
 if TYPE_CHECKING:
@@ -104,26 +106,57 @@ class Nodes:
             # dtype, whatever the default is by the time of the backward: else the engine makes another tensor of it.
             self.token = torch.zeros((), dtype=torch.float32, device=metadata.tangents[0].device)
         self._whole = whole
+        self._forward: Callable[..., Sequence[Any]] = whole.forward
         self._of_inputs, self._of_results = _functions(kind)
-        self._applies = tuple(
-            apply_without_transforms(one) for one in (whole, self._of_inputs, self._of_results)
+        self._direct = (
+            apply_without_transforms(self._of_inputs),
+            apply_without_transforms(self._of_results),
         )
+        self._apply_whole = apply_without_transforms(whole)
+        self.lock = threading.Lock()
 
     def apply(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
-        """The results of a call; `inputs` are the differentiable ones of `args`."""
-        return self._made(self._applies, args, sizes, inputs)
+        """The results of a call; `inputs` are the differentiable ones of `args`.
+
+        For when gradients are on and nobody wants to see what is saved.
+        """
+        stowed = Stowed()
+        set_grad_enabled(False)
+        try:
+            values = list(self._forward(stowed, args, sizes))
+        finally:
+            set_grad_enabled(True)
+        stowed.close()
+        return self._made(self._direct, _Call(self, stowed, stowed), values, inputs)
+
+    def apply_with_hooks(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
+        """The same where hooks see what is saved."""
+        return self._made_by_node(self._apply_whole, self._direct, args, sizes, inputs)
 
     def apply_in_transforms(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
         """The same where a transform of `torch.func` runs."""
-        applies = (self._whole.apply, self._of_inputs.apply, self._of_results.apply)
-        return self._made(applies, args, sizes, inputs)
+        applies = self._of_inputs.apply, self._of_results.apply
+        return self._made_by_node(self._whole.apply, applies, args, sizes, inputs)
+
+    def _made_by_node(
+        self,
+        whole: Callable[..., Any],
+        applies: Sequence[Any],
+        args: list[Any],
+        sizes: Any,
+        inputs: Sequence[Any],
+    ) -> tuple[Any, ...]:
+        values = list(whole(args, sizes, self._leaf))
+        value = values[self.values[0]]
+        # The node lives as long as another that leads to it: its context doesn't keep it.
+        call = _Call(self, value.grad_fn, value.view_as(value).grad_fn)
+        return self._made(applies, call, values, inputs)
 
     def _made(
-        self, applies: Sequence[Any], args: list[Any], sizes: Any, inputs: Sequence[Any]
+        self, applies: Sequence[Any], call: _Call, values: list[Any], inputs: Sequence[Any]
     ) -> tuple[Any, ...]:
-        whole, of_inputs, of_results = applies
-        values = list(whole(args, sizes, self._leaf))
-        call = _Call(self, values[self.values[0]])
+        """The results that the caller gets, of the values of the whole call."""
+        of_inputs, of_results = applies
         tokens = [
             of_inputs(number, self.token, *[inputs[place] for place in places])
             for number, places in enumerate(self.inputs)
@@ -136,11 +169,9 @@ class Nodes:
                 edges += [values[self.values[one]] for one in direct]
                 edges.append(self._anything)
             # In a list, out of autograd's sight: the whole call's node is behind no result.
-            values[place] = of_results(call, tangent, [values[place]], *edges)
-            call.tensors.append(ref(values[place]))
-        for tangent in self.interior:
-            value = values[self.values[tangent]]
-            call.watched[tangent] = (ref(value), hooks_of(value))
+            value = of_results(call, tangent, [values[place]], *edges)
+            values[place] = value
+            call.tensors[tangent] = ref(value)
         return tuple(values)
 
     def behind(self, tangent: int, ends: int) -> int:
@@ -161,39 +192,40 @@ class _Call:
 
     Attributes:
         nodes: What is the same for each call.
-        context: Of the whole call's node, with what is saved.
-        owner: Keeps that node alive, which its context doesn't.
+        context: What is saved: of the whole call's node, or as one.
+        owner: Keeps it alive, which a context doesn't; None once it is freed.
         results: The results' nodes, as long as they live.
         tensors: The results, as long as Python knows them.
-        watched: Of each result that others are made of the tensor and its hooks, which may live longer.
+        hooks: Of results that others are made of, where they have any: what autograd calls, also when Python doesn't
+            know the result any more.
         hooked: Those whose node has hooks, as bits.
         spent: What was freed, as the bits of the connections, by each backward that didn't retain the graph.
+        running: The backwards that are at work.
     """
 
     __slots__ = (
-        "_lock",
-        "_running",
         "context",
         "hooked",
+        "hooks",
         "nodes",
         "owner",
         "results",
+        "running",
         "spent",
         "tensors",
-        "watched",
     )
 
-    def __init__(self, nodes: Nodes, value: torch.Tensor) -> None:
+    def __init__(self, nodes: Nodes, context: Any, owner: Any) -> None:
         self.nodes = nodes
-        self.context: Any = value.grad_fn
-        self.owner = value.view_as(value).grad_fn
-        self.tensors: list[ref[torch.Tensor]] = []
-        self.results: list[Any] = [None] * len(nodes.values)
-        self.watched: dict[int, tuple[ref[torch.Tensor], dict[Any, Any]]] = {}
+        self.context = context
+        self.owner = owner
+        count = len(nodes.values)
+        self.tensors: list[Any] = [None] * count
+        self.results: list[Any] = [None] * count
+        self.hooks: dict[int, Any] | None = None
         self.hooked = 0
-        self.spent: dict[int, int] = {}
-        self._running: list[ref[_Running]] = []
-        self._lock = threading.Lock()
+        self.spent: dict[int, int] | None = None
+        self.running: tuple[ref[_Running], ...] = ()
 
     def let_go(self) -> None:
         """Hold what is saved no longer: the compiled backward that runs now frees it."""
@@ -202,9 +234,10 @@ class _Call:
     def freed(self, number: int | None = None) -> int:
         """What backwards have freed, other than that of a number."""
         found = 0
-        for one, bits in list(self.spent.items()):
-            if one != number:
-                found |= bits
+        if self.spent is not None:
+            for one, bits in list(self.spent.items()):
+                if one != number:
+                    found |= bits
         return found
 
     def observed(self) -> int:
@@ -212,9 +245,11 @@ class _Call:
         nodes = self.nodes
         found = self.hooked & nodes.leading
         of_some = not runs_in_this_backward(nodes.anything)
-        for tangent, (reference, hooks) in self.watched.items():
-            tensor = reference()
-            if hooks or (tensor is not None and tensor.retains_grad):
+        hooks = self.hooks
+        for tangent in nodes.interior:
+            tensor = self.tensors[tangent]()
+            retains = tensor is not None and tensor.retains_grad
+            if retains or (hooks is not None and hooks.get(tangent)):
                 found |= 1 << tangent
             elif of_some:
                 # Autograd doesn't tell what it was asked for: all that it comes by may be that.
@@ -223,21 +258,21 @@ class _Call:
                     found |= 1 << tangent
         return found
 
-    def running(self) -> _Running:
+    def of_now(self) -> _Running:
         """The backward that runs in this thread."""
         number = current_backward()
         found = self._found(number)
         if found is None:
-            with self._lock:
+            with self.nodes.lock:
                 found = self._found(number)
                 if found is None:
                     found = _Running(self, number)
-                    others = [one for one in self._running if one() is not None]
-                    self._running = [*others, ref(found)]
+                    others = [one for one in self.running if one() is not None]
+                    self.running = (*others, ref(found))
         return found
 
     def _found(self, number: int) -> _Running | None:
-        for reference in self._running:
+        for reference in self.running:
             found = reference()
             if found is not None and found.number == number:
                 return found
@@ -333,6 +368,8 @@ class _Running:
         fresh, self.fresh = self.fresh, 0
         freeing = False
         if not keeps_graph() and type(call.context) is not _Freed:
+            if call.spent is None:
+                call.spent = {}
             freed = call.spent.get(self.number, 0)
             for tangent in bits_of(fresh):
                 freed |= nodes.behind(tangent, ends)
@@ -380,12 +417,19 @@ def _add(sums: dict[int, Any], keys: Iterable[int], gradients: Iterable[Any]) ->
 
 
 class _Hookable:
-    """Part of a result's context: notes hooks of the node, which see the gradient that arrives."""
+    """Part of a result's context: notes hooks of the node and of the result, which see the gradient that arrives."""
 
     __slots__ = ()
 
     call: _Call
     number: int
+
+    def _register_hook_dict(self, tensor: torch.Tensor) -> None:
+        """As autograd has it: from now on it calls what is in the tensor's dict of hooks."""
+        call = self.call
+        with call.nodes.lock:
+            call.hooks = {**(call.hooks or {}), self.number: tensor._backward_hooks}
+        super()._register_hook_dict(tensor)  # type: ignore[misc] # of the node's class
 
     def register_prehook(self, hook: Callable[..., Any]) -> Any:
         """As autograd has it."""
@@ -440,7 +484,7 @@ def _functions(
         def backward(ctx: Any, gradient: Any) -> Any:
             """A ticket for each inputs' node that has none yet."""
             call, number = ctx.call, ctx.number
-            running = call.running()
+            running = call.of_now()
             running.arrive(number, gradient)
             sent = running.sent(number)
             edges = call.nodes.edges[number]
