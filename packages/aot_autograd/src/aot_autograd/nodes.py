@@ -26,6 +26,7 @@ from weakref import ref
 
 import torch
 
+from aot_autograd import _native
 from aot_autograd._torch import (
     answer_at_once,
     apply_without_transforms,
@@ -47,6 +48,9 @@ if TYPE_CHECKING:
     from aot_autograd.metadata import FunctionMetadata
 
 __all__ = ["Nodes"]
+
+_MOST_BITS = 60
+"""Results, or nodes of inputs, for which the C form has bits."""
 
 
 class Nodes:
@@ -107,13 +111,43 @@ class Nodes:
             self.token = torch.zeros((), dtype=torch.float32, device=metadata.tangents[0].device)
         self._whole = whole
         self._forward: Callable[..., Sequence[Any]] = whole.forward
-        self._of_inputs, self._of_results = _functions(kind)
+        self._apply_whole = apply_without_transforms(whole)
+        self.lock = threading.Lock()
+        made = self._in_c()
+        self._call: type[_Call] = _Call if made is None else _CallInC
+        self.running: type[_Running] = _Running if made is None else _RunningInC
+        steps = _Steps() if made is None else made
+        self._of_inputs, self._of_results = _functions(kind, steps)
         self._direct = (
             apply_without_transforms(self._of_inputs),
             apply_without_transforms(self._of_results),
         )
-        self._apply_whole = apply_without_transforms(whole)
-        self.lock = threading.Lock()
+        if made is not None:
+            made.begin(*self._direct)
+            self.apply = made.run  # type: ignore[method-assign] # the same, in C
+
+    def _in_c(self) -> Any:
+        """The C form of what runs at each call; None where there is none, or a graph has too much of something."""
+        if _native.node is None or max(len(self.values), len(self.inputs)) > _MOST_BITS:
+            return None
+        return _native.node.Maker(
+            nodes=self,
+            forward=self._forward,
+            stowed=Stowed,
+            call=_CallInC,
+            set_grad=set_grad_enabled,
+            token=self.token,
+            anything=self._anything,
+            edge=self.anything,
+            current=current_backward,
+            runs=runs_in_this_backward,
+            inputs=self.inputs,
+            edges=self.edges,
+            direct=self.direct,
+            values=self.values,
+            order=self.order,
+            interior=self.interior,
+        )
 
     def apply(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
         """The results of a call; `inputs` are the differentiable ones of `args`.
@@ -127,7 +161,8 @@ class Nodes:
         finally:
             set_grad_enabled(True)
         stowed.close()
-        return self._made(self._direct, _Call(self, stowed, stowed), values, inputs)
+        call = self._call(self, stowed, stowed, len(self.values))
+        return self._made(self._direct, call, values, inputs)
 
     def apply_with_hooks(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
         """The same where hooks see what is saved."""
@@ -149,11 +184,12 @@ class Nodes:
         values = list(whole(args, sizes, self._leaf))
         value = values[self.values[0]]
         # The node lives as long as another that leads to it: its context doesn't keep it.
-        call = _Call(self, value.grad_fn, value.view_as(value).grad_fn)
+        owner = value.view_as(value).grad_fn
+        call = self._call(self, value.grad_fn, owner, len(self.values))
         return self._made(applies, call, values, inputs)
 
     def _made(
-        self, applies: Sequence[Any], call: _Call, values: list[Any], inputs: Sequence[Any]
+        self, applies: Sequence[Any], call: _OfCall, values: list[Any], inputs: Sequence[Any]
     ) -> tuple[Any, ...]:
         """The results that the caller gets, of the values of the whole call."""
         of_inputs, of_results = applies
@@ -187,7 +223,7 @@ class Nodes:
         return found
 
 
-class _Call:
+class _OfCall:
     """What the nodes of one call share.
 
     Attributes:
@@ -203,29 +239,18 @@ class _Call:
         running: The backwards that are at work.
     """
 
-    __slots__ = (
-        "context",
-        "hooked",
-        "hooks",
-        "nodes",
-        "owner",
-        "results",
-        "running",
-        "spent",
-        "tensors",
-    )
+    if not TYPE_CHECKING:
+        __slots__ = ()
 
-    def __init__(self, nodes: Nodes, context: Any, owner: Any) -> None:
-        self.nodes = nodes
-        self.context = context
-        self.owner = owner
-        count = len(nodes.values)
-        self.tensors: list[Any] = [None] * count
-        self.results: list[Any] = [None] * count
-        self.hooks: dict[int, Any] | None = None
-        self.hooked = 0
-        self.spent: dict[int, int] | None = None
-        self.running: tuple[ref[_Running], ...] = ()
+    nodes: Nodes
+    context: Any
+    owner: Any
+    results: list[Any]
+    tensors: list[Any]
+    hooks: dict[int, Any] | None
+    hooked: int
+    spent: dict[int, int] | None
+    running: tuple[ref[_OfBackward], ...]
 
     def let_go(self) -> None:
         """Hold what is saved no longer: the compiled backward that runs now frees it."""
@@ -258,7 +283,7 @@ class _Call:
                     found |= 1 << tangent
         return found
 
-    def of_now(self) -> _Running:
+    def of_now(self) -> _OfBackward:
         """The backward that runs in this thread."""
         number = current_backward()
         found = self._found(number)
@@ -266,17 +291,45 @@ class _Call:
             with self.nodes.lock:
                 found = self._found(number)
                 if found is None:
-                    found = _Running(self, number)
+                    lock = threading.RLock()
+                    found = self.nodes.running(self, number, self.nodes.count, lock)
                     others = [one for one in self.running if one() is not None]
                     self.running = (*others, ref(found))
         return found
 
-    def _found(self, number: int) -> _Running | None:
+    def _found(self, number: int) -> _OfBackward | None:
         for reference in self.running:
             found = reference()
             if found is not None and found.number == number:
                 return found
         return None
+
+
+class _Call(_OfCall):
+    """The same, with its fields in Python."""
+
+    __slots__ = (
+        "context",
+        "hooked",
+        "hooks",
+        "nodes",
+        "owner",
+        "results",
+        "running",
+        "spent",
+        "tensors",
+    )
+
+    def __init__(self, nodes: Nodes, context: Any, owner: Any, results: int) -> None:
+        self.nodes = nodes
+        self.context = context
+        self.owner = owner
+        self.tensors = [None] * results
+        self.results = [None] * results
+        self.hooks = None
+        self.hooked = 0
+        self.spent = None
+        self.running = ()
 
 
 class _Freed:
@@ -290,7 +343,7 @@ class _Freed:
         self.saved_tensors = (None,) * tensors
 
 
-class _Running:
+class _OfBackward:
     """What one backward has brought to the nodes of one call so far.
 
     It lives as long as its ticket, a gradient on its way to an inputs' node, and dies with an abandoned backward.
@@ -304,36 +357,28 @@ class _Running:
         gradients: Of the inputs whose nodes have not run yet.
         arriving: At the results that it ends at, until a node that leads there brings it.
         ticketed: Inputs' nodes that the ticket goes to, as bits.
+        lock: Held by a thread that looks at this and changes it.
+        busy: While a compiled backward is prepared and runs: what it brings is not here yet.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_lock",
-        "arrived",
-        "arriving",
-        "call",
-        "fresh",
-        "given",
-        "gradients",
-        "number",
-        "ticketed",
-    )
+    if not TYPE_CHECKING:
+        __slots__ = ()
 
-    def __init__(self, call: _Call, number: int) -> None:
-        self.call = call
-        self.number = number
-        self.arrived = 0
-        self.fresh = 0
-        self.given: list[Any] = [None] * call.nodes.count
-        self.gradients: dict[int, Any] = {}
-        self.arriving: dict[int, Any] = {}
-        self.ticketed = 0
-        self._lock = threading.RLock()
+    call: _OfCall
+    number: int
+    arrived: int
+    fresh: int
+    given: list[Any]
+    gradients: dict[int, Any]
+    arriving: dict[int, Any]
+    ticketed: int
+    lock: Any
+    busy: bool
 
     def arrive(self, tangent: int, gradient: Any) -> None:
         """Take what arrived at a result's node."""
         nodes = self.call.nodes
-        with self._lock:
+        with self.lock:
             self.arrived |= 1 << tangent
             if gradient is not None:
                 self.given[nodes.values[tangent]] = gradient
@@ -346,7 +391,7 @@ class _Running:
             RuntimeError: autograd's own, if what is behind it was freed.
         """
         nodes, call = self.call.nodes, self.call
-        with self._lock:
+        with self.lock:
             ends = call.observed() & ~self.arrived if nodes.direct[tangent] else 0
             if nodes.behind(tangent, ends) & call.freed(self.number):
                 raise RuntimeError(nodes.second_backward)
@@ -356,13 +401,20 @@ class _Running:
 
     def take(self, number: int) -> list[Any]:
         """The gradients of an inputs' node, which runs now."""
-        with self._lock:
+        with self.lock:
             if self.fresh:
                 self._advance(0)
             return [self.gradients.pop(place, None) for place in self.call.nodes.inputs[number]]
 
     def _advance(self, ends: int) -> None:
         """Run the compiled backward with what arrived since the last time, to the results of the bits of `ends`."""
+        self.busy = True
+        try:
+            self._run(ends)
+        finally:
+            self.busy = False
+
+    def _run(self, ends: int) -> None:
         nodes, call = self.call.nodes, self.call
         given, self.given = self.given, [None] * nodes.count
         fresh, self.fresh = self.fresh, 0
@@ -408,6 +460,43 @@ class _Running:
         return False
 
 
+class _Running(_OfBackward):
+    """The same, with its fields in Python."""
+
+    __slots__ = (
+        "__weakref__",
+        "arrived",
+        "arriving",
+        "busy",
+        "call",
+        "fresh",
+        "given",
+        "gradients",
+        "lock",
+        "number",
+        "ticketed",
+    )
+
+    def __init__(self, call: _OfCall, number: int, values: int, lock: Any) -> None:
+        self.call = call
+        self.number = number
+        self.arrived = 0
+        self.fresh = 0
+        self.given = [None] * values
+        self.gradients = {}
+        self.arriving = {}
+        self.ticketed = 0
+        self.lock = lock
+        self.busy = False
+
+
+_CallInC: Any = None
+_RunningInC: Any = None
+if _native.node is not None:  # the same, with their fields in C
+    _CallInC = type("_Call", (_OfCall, _native.node.CallFields), {"__slots__": ()})
+    _RunningInC = type("_Running", (_OfBackward, _native.node.RunningFields), {"__slots__": ()})
+
+
 def _add(sums: dict[int, Any], keys: Iterable[int], gradients: Iterable[Any]) -> None:
     """Add gradients to those that there are."""
     for key, gradient in zip(keys, gradients, strict=False):
@@ -421,7 +510,7 @@ class _Hookable:
 
     __slots__ = ()
 
-    call: _Call
+    call: _OfCall
     number: int
 
     def _register_hook_dict(self, tensor: torch.Tensor) -> None:
@@ -442,26 +531,66 @@ class _Hookable:
         return super().register_hook(hook)  # type: ignore[misc] # of the node's class
 
 
+class _Steps:
+    """What runs in the nodes: the Python form."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def inputs_forward(ctx: Any, number: int, token: torch.Tensor, *_inputs: Any) -> torch.Tensor:
+        """The token."""
+        ctx.set_materialize_grads(False)
+        ctx.number = number
+        return token.detach()
+
+    @staticmethod
+    def inputs_backward(ctx: Any, ticket: Any) -> Any:
+        """Their gradients."""
+        return None, None, *ticket.running.take(ctx.number)
+
+    @staticmethod
+    def results_forward(
+        ctx: Any, call: _OfCall, number: int, value: list[torch.Tensor], *_edges: Any
+    ) -> torch.Tensor:
+        """The result, as a tensor that only its memory and version connects with the whole call's."""
+        ctx.set_materialize_grads(False)
+        ctx.number = number
+        ctx.call = call
+        call.results[number] = ref(ctx)
+        return value[0].detach()
+
+    @staticmethod
+    def results_backward(ctx: Any, gradient: Any) -> Any:
+        """A ticket for each inputs' node that has none yet."""
+        call, number = ctx.call, ctx.number
+        running = call.of_now()
+        running.arrive(number, gradient)
+        sent = running.sent(number)
+        edges = call.nodes.edges[number]
+        tickets: list[Any] = [None] * len(edges)
+        ticket = None
+        for place, at in enumerate(edges):
+            if not running.ticketed >> at & 1:
+                running.ticketed |= 1 << at
+                if ticket is None:
+                    ticket = call.nodes.token.detach()
+                    ticket.running = running
+                tickets[place] = ticket
+        if sent:
+            return None, None, None, *tickets, *sent, None
+        return None, None, None, *tickets
+
+
 def _functions(
-    kind: type,
+    kind: type, steps: Any
 ) -> tuple[type[torch.autograd.Function], type[torch.autograd.Function]]:
     """The autograd functions of inputs' and of results' nodes of one graph."""
 
     class CompiledInputs(torch.autograd.Function, metaclass=kind):  # type: ignore[metaclass] # chosen by the caller
         """Inputs that the same results lead to -> a token, which those results are made from."""
 
-        @staticmethod
-        def forward(ctx: Any, number: int, token: torch.Tensor, *_inputs: Any) -> torch.Tensor:
-            """The token."""
-            ctx.set_materialize_grads(False)
-            ctx.number = number
-            return token.detach()
-
-        @staticmethod
-        def backward(ctx: Any, ticket: Any) -> Any:
-            """Their gradients."""
-            return None, None, *ticket.running.take(ctx.number)
-
+        forward = staticmethod(steps.inputs_forward)
+        backward = staticmethod(steps.inputs_backward)
         setup_context = staticmethod(torch.autograd.Function.setup_context)
         clear_saved_tensors_on_access = False
         boxed_grads_call = False
@@ -469,38 +598,8 @@ def _functions(
     class CompiledResult(torch.autograd.Function, metaclass=kind):  # type: ignore[metaclass] # chosen by the caller
         """Tokens, and results that it is made of -> a result that leads to these and to the tokens' inputs."""
 
-        @staticmethod
-        def forward(
-            ctx: Any, call: _Call, number: int, value: list[torch.Tensor], *_edges: Any
-        ) -> torch.Tensor:
-            """The result, as a tensor that only its memory and version connects with the whole call's."""
-            ctx.set_materialize_grads(False)
-            ctx.number = number
-            ctx.call = call
-            call.results[number] = ref(ctx)
-            return value[0].detach()
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            """A ticket for each inputs' node that has none yet."""
-            call, number = ctx.call, ctx.number
-            running = call.of_now()
-            running.arrive(number, gradient)
-            sent = running.sent(number)
-            edges = call.nodes.edges[number]
-            tickets: list[Any] = [None] * len(edges)
-            ticket = None
-            for place, at in enumerate(edges):
-                if not running.ticketed >> at & 1:
-                    running.ticketed |= 1 << at
-                    if ticket is None:
-                        ticket = call.nodes.token.detach()
-                        ticket.running = running
-                    tickets[place] = ticket
-            if sent:
-                return None, None, None, *tickets, *sent, None
-            return None, None, None, *tickets
-
+        forward = staticmethod(steps.results_forward)
+        backward = staticmethod(steps.results_backward)
         setup_context = staticmethod(torch.autograd.Function.setup_context)
         clear_saved_tensors_on_access = False
         boxed_grads_call = False
