@@ -13,7 +13,7 @@
 enum { MOST = 60 }; /* results and nodes, whose numbers are bits */
 
 static struct {
-  PyObject *close, *materialize, *number, *call, *detach, *is_view, *running, *retains, *of_now, *sent, *arrive, *take;
+  PyObject *close, *materialize, *number, *call, *detach, *is_view, *running, *retains, *sent, *arrive, *take, *let_go, *acquire, *release;
 } names;
 
 /* ---- the fields of a call ------------------------------------------------------------------------------------------------- */
@@ -129,11 +129,7 @@ static PyMemberDef running_members[] = {
     BITS(Running, arrived), BITS(Running, fresh), BITS(Running, ticketed), {"number", T_LONGLONG, offsetof(Running, number), 0, NULL},
     {"busy", T_BOOL, offsetof(Running, busy), 0, NULL}, {0}};
 
-static PyObject *running_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  PyObject *call, *lock;
-  long long number;
-  Py_ssize_t values;
-  if (!PyArg_ParseTuple(args, "OLnO", &call, &number, &values, &lock)) return NULL;
+static PyObject *running_made(PyTypeObject *type, PyObject *call, long long number, Py_ssize_t values, PyObject *lock) {
   Running *self = (Running *)type->tp_alloc(type, 0);
   if (!self) return NULL;
   self->call = Py_NewRef(call);
@@ -144,6 +140,13 @@ static PyObject *running_new(PyTypeObject *type, PyObject *args, PyObject *keywo
   self->arriving = PyDict_New();
   if (!self->given || !self->gradients || !self->arriving) Py_CLEAR(self);
   return (PyObject *)self;
+}
+static PyObject *running_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+  PyObject *call, *lock;
+  long long number;
+  Py_ssize_t values;
+  if (!PyArg_ParseTuple(args, "OLnO", &call, &number, &values, &lock)) return NULL;
+  return running_made(type, call, number, values, lock);
 }
 static PyTypeObject RunningType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "aot_autograd._node.RunningFields",
@@ -162,13 +165,15 @@ static PyTypeObject RunningType = {
 typedef struct {
   PyObject_HEAD
   PyObject *nodes, *forward, *stowed, *call, *set_grad, *token, *anything, *edge, *current, *runs;
+  PyObject *backward, *lock, *keeping, *freeing, *keeps, *grad_enabled, *own, *kept, *count;
   PyObject *inputs, *edges, *direct; /* tuples of tuples of numbers */
   PyObject *values, *order, *interior; /* tuples of numbers */
   PyObject *of_inputs, *of_results;  /* what makes the nodes, once it is known */
 } Maker;
 
 #define ALL_FIELDS(X)                                                                                                         \
-  X(nodes) X(forward) X(stowed) X(call) X(set_grad) X(token) X(anything) X(edge) X(current) X(runs) X(inputs) X(edges)        \
+  X(nodes) X(forward) X(stowed) X(call) X(set_grad) X(token) X(anything) X(edge) X(current) X(runs) X(backward) X(lock)    \
+  X(keeping) X(freeing) X(keeps) X(grad_enabled) X(own) X(kept) X(count) X(inputs) X(edges)        \
   X(direct) X(values) X(order) X(interior) X(of_inputs) X(of_results)
 
 static inline Py_ssize_t at(PyObject *tuple, Py_ssize_t k) { return PyLong_AsSsize_t(PyTuple_GET_ITEM(tuple, k)); }
@@ -311,23 +316,59 @@ static PyObject *results_forward(Maker *self, PyObject *const *args, Py_ssize_t 
   return PyObject_CallMethodNoArgs(value, names.detach);
 }
 
+/* What a weak reference says, or NULL: nothing, or with an exception. */
+static PyObject *referent(PyObject *reference) {
+  PyObject *found = PyObject_CallNoArgs(reference);
+  if (found == Py_None) Py_CLEAR(found);
+  return found;
+}
+
+/* The backward of a number; NULL: none, or with an exception. */
+static Running *found_of(CallFields *call, long long wanted) {
+  PyObject *all = call->running;
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(all); k++) {
+    PyObject *found = referent(PyTuple_GET_ITEM(all, k));
+    if (found && PyObject_TypeCheck(found, &RunningType) && ((Running *)found)->number == wanted) return (Running *)found;
+    Py_XDECREF(found);
+    if (!found && PyErr_Occurred()) return NULL;
+  }
+  return NULL;
+}
+
+/* Let a call know of a backward, and no more of those that are over; 0, or -1 with an exception. */
+static int note(CallFields *call, PyObject *running) {
+  PyObject *list = PyList_New(0), *reference = list ? PyWeakref_NewRef(running, NULL) : NULL, *tuple = NULL;
+  int failed = !reference;
+  for (Py_ssize_t k = 0; !failed && k < PyTuple_GET_SIZE(call->running); k++) {
+    PyObject *alive = referent(PyTuple_GET_ITEM(call->running, k));
+    failed = alive ? PyList_Append(list, PyTuple_GET_ITEM(call->running, k)) : PyErr_Occurred() != NULL;
+    Py_XDECREF(alive);
+  }
+  if (!failed && !PyList_Append(list, reference)) tuple = PyList_AsTuple(list);
+  Py_XDECREF(list);
+  Py_XDECREF(reference);
+  if (!tuple) return -1;
+  Py_XSETREF(call->running, tuple);
+  return 0;
+}
+
 /* The backward of this thread, which may have to be made. */
 static Running *of_now(Maker *self, CallFields *call) {
   PyObject *number = PyObject_CallNoArgs(self->current);
   if (!number) return NULL;
   long long wanted = PyLong_AsLongLong(number);
   Py_DECREF(number);
-  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(call->running); k++) {
-    PyObject *found = PyObject_CallNoArgs(PyTuple_GET_ITEM(call->running, k));
-    if (!found) return NULL;
-    if (PyObject_TypeCheck(found, &RunningType) && ((Running *)found)->number == wanted) return (Running *)found;
-    Py_DECREF(found);
-  }
-  PyObject *made = PyObject_CallMethodNoArgs((PyObject *)call, names.of_now);
-  if (made && PyObject_TypeCheck(made, &RunningType)) return (Running *)made;
-  Py_XDECREF(made);
-  if (!PyErr_Occurred()) PyErr_SetString(PyExc_SystemError, "no backward");
-  return NULL;
+  Running *found = found_of(call, wanted);
+  if (found || PyErr_Occurred()) return found;
+  PyObject *lock = PyObject_CallNoArgs(self->lock), *made;
+  if (!lock) return NULL;
+  made = running_made((PyTypeObject *)self->backward, (PyObject *)call, wanted, PyLong_AsSsize_t(self->count), lock);
+  Py_DECREF(lock);
+  if (!made) return NULL;
+  found = found_of(call, wanted); /* of another thread, meanwhile */
+  if (!found && !PyErr_Occurred() && !note(call, made)) return (Running *)made;
+  Py_DECREF(made);
+  return found;
 }
 
 /* Whether somebody may look at what arrives at a result that others are made of: 1, 0, or -1 with an exception. */
@@ -420,6 +461,122 @@ end:
   return made;
 }
 
+/* What all these results free, of tuples of bits; as a number. */
+static PyObject *together(PyObject *masks, uint64_t results) {
+  PyObject *sum = PyLong_FromLong(0);
+  for (Py_ssize_t k = 0; sum && k < PyTuple_GET_SIZE(masks); k++)
+    if (results >> k & 1) Py_SETREF(sum, PyNumber_Or(sum, PyTuple_GET_ITEM(masks, k)));
+  return sum;
+}
+
+/* Whether another node of the call may still run its backward, as nodes.py has it: 1, 0, or -1 with an exception. */
+static int more_may_come(Maker *self, CallFields *call, Running *running, PyObject *spent) {
+  for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(self->values); k++) {
+    PyObject *node = referent(PyList_GET_ITEM(call->results, k)), *own = PyTuple_GET_ITEM(self->own, k);
+    if (!node && PyErr_Occurred()) return -1;
+    if (!node) continue;
+    PyObject *runs = running->arrived >> k & 1 ? Py_NewRef(Py_False) : PyObject_CallOneArg(self->runs, node);
+    Py_DECREF(node);
+    Py_XDECREF(runs);
+    if (runs != Py_False) return runs ? 1 : -1;
+    PyObject *clash = PyNumber_And(own, spent);
+    if (!clash) return -1;
+    int none = !PyObject_IsTrue(clash);
+    Py_DECREF(clash);
+    if (none && PyObject_IsTrue(own)) return 1;
+  }
+  return 0;
+}
+
+/* Whether the compiled backward that runs now frees what is saved, and note what is spent; -1 with an exception. */
+static int frees(Maker *self, CallFields *call, Running *running, uint64_t fresh) {
+  PyObject *keep = PyObject_CallNoArgs(self->keeps);
+  Py_XDECREF(keep);
+  if (keep != Py_False) return keep ? 0 : -1;
+  PyObject *spent = together(self->kept, fresh), *all = spent ? PyDict_New() : NULL, *number;
+  int more = -1;
+  if (all && (number = PyLong_FromLongLong(running->number))) {
+    if (!PyDict_SetItem(all, number, spent)) more = more_may_come(self, call, running, spent);
+    Py_DECREF(number);
+  }
+  if (more >= 0) Py_XSETREF(call->spent, Py_NewRef(all));
+  Py_XDECREF(all);
+  Py_XDECREF(spent);
+  return more < 0 ? -1 : !more;
+}
+
+/* Put the gradients of a first compiled backward where the inputs' nodes take them; 0, or -1 with an exception. */
+static int leave(Running *running, PyObject *gradients) {
+  if (!PyTuple_CheckExact(gradients)) return PyErr_SetString(PyExc_SystemError, "gradients are a tuple"), -1;
+  for (Py_ssize_t k = 2; k < PyTuple_GET_SIZE(gradients); k++) {
+    if (PyTuple_GET_ITEM(gradients, k) == Py_None) continue;
+    PyObject *place = PyLong_FromSsize_t(k - 2);
+    int failed = !place || PyDict_SetItem(running->gradients, place, PyTuple_GET_ITEM(gradients, k));
+    Py_XDECREF(place);
+    if (failed) return -1;
+  }
+  return 0;
+}
+
+/* Whether the next compiled backward is the ordinary one: the first of its call, without derivatives of derivatives. */
+static int ordinary(Maker *self, CallFields *call, Running *running) {
+  if (running->busy || !running->fresh || PyDict_GET_SIZE(running->gradients) || (call->spent && call->spent != Py_None)) return 0;
+  PyObject *second = PyObject_CallNoArgs(self->grad_enabled);
+  Py_XDECREF(second);
+  return second ? second == Py_False : -1;
+}
+
+/* Run the compiled backward with what has arrived; the lock is held. */
+static int advance(Maker *self, CallFields *call, Running *running) {
+  uint64_t fresh = running->fresh;
+  PyObject *rest = nothing(PyList_GET_SIZE(running->given)), *given = running->given, *done, *gradients = NULL;
+  if (!rest) return -1;
+  running->given = rest;
+  running->fresh = 0;
+  running->busy = 1;
+  PyObject *context = Py_NewRef(call->context), *owner = Py_NewRef(call->owner);
+  int freeing = frees(self, call, running, fresh);
+  if (freeing > 0) {
+    done = PyObject_CallMethodNoArgs((PyObject *)call, names.let_go);
+    Py_XDECREF(done);
+    if (!done) freeing = -1;
+  }
+  Py_ssize_t count = PyList_GET_SIZE(given);
+  PyObject **all = freeing < 0 ? NULL : PyMem_Malloc((count + 1) * sizeof *all);
+  if (all) {
+    all[0] = context;
+    for (Py_ssize_t k = 0; k < count; k++) all[k + 1] = PyList_GET_ITEM(given, k);
+    gradients = PyObject_Vectorcall(freeing ? self->freeing : self->keeping, all, count + 1, NULL);
+    PyMem_Free(all);
+  } else if (freeing >= 0) {
+    PyErr_NoMemory();
+  }
+  Py_DECREF(given);
+  Py_DECREF(context);
+  Py_DECREF(owner);
+  int failed = !gradients || leave(running, gradients);
+  Py_XDECREF(gradients);
+  running->busy = 0;
+  return failed ? -1 : 0;
+}
+
+/* The same in the ordinary case: 1 if it was one, 0, or -1 with an exception. */
+static int advanced(Maker *self, CallFields *call, Running *running) {
+  int done = ordinary(self, call, running);
+  if (done <= 0) return done;
+  PyObject *held = PyObject_CallMethodNoArgs(running->lock, names.acquire);
+  if (!held) return -1;
+  Py_DECREF(held);
+  done = ordinary(self, call, running); /* another thread may have had the lock */
+  if (done > 0 && advance(self, call, running)) done = -1;
+  PyObject *type, *error, *trace;
+  PyErr_Fetch(&type, &error, &trace);
+  PyObject *released = PyObject_CallMethodNoArgs(running->lock, names.release);
+  Py_XDECREF(released);
+  if (released) PyErr_Restore(type, error, trace);
+  return released ? done : -1;
+}
+
 /* (context, ticket) -> the gradients of the node's inputs. */
 static PyObject *inputs_backward(Maker *self, PyObject *const *args, Py_ssize_t count) {
   if (count != 2) return PyErr_SetString(PyExc_TypeError, "a context and a ticket"), NULL;
@@ -434,6 +591,9 @@ static PyObject *inputs_backward(Maker *self, PyObject *const *args, Py_ssize_t 
   }
   PyObject *places = PyTuple_GET_ITEM(self->inputs, node);
   Py_ssize_t length = PyTuple_GET_SIZE(places);
+  if (running->call && PyObject_TypeCheck(running->call, &CallFieldsType) &&
+      advanced(self, (CallFields *)running->call, running) < 0)
+    goto end;
   if (running->busy || running->fresh) {
     if (!(taken = PyObject_CallMethodOneArg(object, names.take, number))) goto end;
     if (!PyList_CheckExact(taken) || PyList_GET_SIZE(taken) != length) {
@@ -516,18 +676,22 @@ static PyObject *step_of(PyObject *maker, void *function) {
 
 /* ---- the type of Maker ------------------------------------------------------------------------------------------------------------ */
 static PyObject *maker_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *words[] = {"nodes", "forward", "stowed", "call", "set_grad", "token", "anything", "edge", "current", "runs", "inputs",
-                          "edges", "direct", "values", "order", "interior", NULL};
+  static char *words[] = {"nodes", "forward", "stowed", "call", "set_grad", "token", "anything", "edge", "current", "runs", "backward", "lock",
+                          "keeping", "freeing", "keeps", "grad_enabled", "own", "kept", "count", "inputs", "edges", "direct", "values", "order", "interior", NULL};
   Maker given = {0};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOO!OOOOOOO!OOO!OO", words, &given.nodes, &given.forward, &given.stowed,
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOO!OOOOOOO!OOOOOO!O!O!O!OOO!OO", words, &given.nodes, &given.forward, &given.stowed,
                                    &PyType_Type, &given.call, &given.set_grad, &given.token, &given.anything, &given.edge,
-                                   &given.current, &given.runs, &PyTuple_Type, &given.inputs, &given.edges, &given.direct,
+                                   &given.current, &given.runs, &PyType_Type, &given.backward, &given.lock, &given.keeping,
+                                   &given.freeing, &given.keeps, &given.grad_enabled, &PyTuple_Type, &given.own, &PyTuple_Type,
+                                   &given.kept, &PyLong_Type, &given.count, &PyTuple_Type, &given.inputs, &given.edges, &given.direct,
                                    &PyTuple_Type, &given.values, &given.order, &given.interior))
     return NULL;
   Py_ssize_t results = PyTuple_GET_SIZE(given.values), nodes = PyTuple_GET_SIZE(given.inputs);
   if (results > MOST || nodes > MOST || !PyType_IsSubtype((PyTypeObject *)given.call, &CallFieldsType) ||
+      !PyType_IsSubtype((PyTypeObject *)given.backward, &RunningType) || PyTuple_GET_SIZE(given.own) != results ||
+      PyTuple_GET_SIZE(given.kept) != results || !below(given.values, PyLong_AsSsize_t(given.count)) ||
       !all_below(given.inputs, nodes, PY_SSIZE_T_MAX) || !all_below(given.edges, results, nodes) ||
-      !all_below(given.direct, results, results) || !below(given.values, PY_SSIZE_T_MAX) || !below(given.order, results) ||
+      !all_below(given.direct, results, results) || !below(given.order, results) ||
       PyTuple_GET_SIZE(given.order) != results || !below(given.interior, results))
     return PyErr_SetString(PyExc_ValueError, "at most 60 results and nodes, each number one of them"), NULL;
   Maker *self = (Maker *)type->tp_alloc(type, 0);
@@ -587,7 +751,8 @@ int add_nodes(PyObject *module) {
   struct { PyObject **name; const char *text; } wanted[] = {
       {&names.close, "close"}, {&names.materialize, "materialize_grads"}, {&names.number, "number"}, {&names.call, "call"},
       {&names.detach, "detach"}, {&names.is_view, "_is_view"}, {&names.running, "running"}, {&names.retains, "retains_grad"},
-      {&names.of_now, "of_now"}, {&names.sent, "sent"}, {&names.arrive, "arrive"}, {&names.take, "take"},
+      {&names.sent, "sent"}, {&names.arrive, "arrive"}, {&names.take, "take"},
+      {&names.let_go, "let_go"}, {&names.acquire, "acquire"}, {&names.release, "release"},
   };
   for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
     if (!*wanted[k].name && !(*wanted[k].name = PyUnicode_InternFromString(wanted[k].text))) return -1;
