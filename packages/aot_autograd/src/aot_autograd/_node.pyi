@@ -62,6 +62,8 @@ class Maker:
         own: tuple[int, ...],
         kept: tuple[int, ...],
         count: int,
+        own_inputs: tuple[int, ...],
+        leading_to_first: int,
         inputs: tuple[tuple[int, ...], ...],
         edges: tuple[tuple[int, ...], ...],
         direct: tuple[tuple[int, ...], ...],

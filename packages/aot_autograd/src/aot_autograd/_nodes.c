@@ -13,7 +13,7 @@
 enum { MOST = 60 }; /* results and nodes, whose numbers are bits */
 
 static struct {
-  PyObject *close, *materialize, *number, *call, *detach, *is_view, *running, *retains, *sent, *arrive, *take, *let_go, *acquire, *release;
+  PyObject *close, *materialize, *number, *call, *detach, *is_view, *running, *retains, *sent, *arrive, *take, *let_go, *held, *hold, *acquire, *release;
 } names;
 
 /* ---- the fields of a call ------------------------------------------------------------------------------------------------- */
@@ -168,13 +168,16 @@ typedef struct {
   PyObject *backward, *lock, *keeping, *freeing, *keeps, *grad_enabled, *own, *kept, *count;
   PyObject *inputs, *edges, *direct; /* tuples of tuples of numbers */
   PyObject *values, *order, *interior; /* tuples of numbers */
+  PyObject *own_inputs;                /* places of the inputs of the first result's own node */
+  uint64_t leading_to_first;           /* results, as bits */
+  Py_ssize_t first;
   PyObject *of_inputs, *of_results;  /* what makes the nodes, once it is known */
 } Maker;
 
 #define ALL_FIELDS(X)                                                                                                         \
   X(nodes) X(forward) X(stowed) X(call) X(set_grad) X(token) X(anything) X(edge) X(current) X(runs) X(backward) X(lock)    \
   X(keeping) X(freeing) X(keeps) X(grad_enabled) X(own) X(kept) X(count) X(inputs) X(edges)        \
-  X(direct) X(values) X(order) X(interior) X(of_inputs) X(of_results)
+  X(direct) X(values) X(order) X(interior) X(own_inputs) X(of_inputs) X(of_results)
 
 static inline Py_ssize_t at(PyObject *tuple, Py_ssize_t k) { return PyLong_AsSsize_t(PyTuple_GET_ITEM(tuple, k)); }
 
@@ -236,10 +239,11 @@ static PyObject *token_of(Maker *self, Py_ssize_t number, PyObject *const *input
 }
 
 /* Put a result in the place of a value. */
-static int finish(Maker *self, CallFields *call, Py_ssize_t tangent, PyObject *values, PyObject *const *tokens) {
+static int finish(Maker *self, CallFields *call, Py_ssize_t tangent, PyObject *values, PyObject *const *tokens, PyObject *const *inputs) {
   PyObject *edges = PyTuple_GET_ITEM(self->edges, tangent), *direct = PyTuple_GET_ITEM(self->direct, tangent);
   Py_ssize_t place = at(self->values, tangent), first = 3, many = PyTuple_GET_SIZE(edges), others = PyTuple_GET_SIZE(direct);
-  PyObject *given = PyTuple_New(first + many + (others ? others + 1 : 0)), *box = PyList_New(1);
+  Py_ssize_t own = tangent == self->first ? PyTuple_GET_SIZE(self->own_inputs) : 0;
+  PyObject *given = PyTuple_New(first + many + (others ? others + 1 : own)), *box = PyList_New(1);
   if (!given || !box) {
     Py_XDECREF(given);
     Py_XDECREF(box);
@@ -254,6 +258,7 @@ static int finish(Maker *self, CallFields *call, Py_ssize_t tangent, PyObject *v
   for (Py_ssize_t k = 0; k < others; k++)
     PyTuple_SET_ITEM(given, first + many + k, Py_NewRef(PyList_GET_ITEM(values, at(self->values, at(direct, k)))));
   if (others) PyTuple_SET_ITEM(given, first + many + others, Py_NewRef(self->anything));
+  for (Py_ssize_t k = 0; k < own; k++) PyTuple_SET_ITEM(given, first + many + k, Py_NewRef(inputs[at(self->own_inputs, k)]));
   PyObject *result = PyObject_Call(self->of_results, given, NULL), *reference = NULL;
   Py_DECREF(given);
   if (!result || !(reference = PyWeakref_NewRef(result, NULL))) {
@@ -269,7 +274,7 @@ static PyObject *maker_run(Maker *self, PyObject *const *args, Py_ssize_t count)
   Py_ssize_t nodes = PyTuple_GET_SIZE(self->inputs), results = PyTuple_GET_SIZE(self->values), k;
   for (k = 0; k < nodes; k++)
     if (count < 2 || !below(PyTuple_GET_ITEM(self->inputs, k), count - 2)) break;
-  if (k < nodes || !self->of_inputs) return PyErr_SetString(PyExc_TypeError, "an input is missing"), NULL;
+  if (k < nodes || !self->of_inputs || !below(self->own_inputs, count - 2)) return PyErr_SetString(PyExc_TypeError, "an input is missing"), NULL;
   PyObject *stowed = PyObject_CallNoArgs(self->stowed);
   if (stowed) values = values_of(self, stowed, args[0], args[1]);
   for (k = 0; values && k < results; k++)
@@ -280,7 +285,7 @@ static PyObject *maker_run(Maker *self, PyObject *const *args, Py_ssize_t count)
   if (values) call = fields_made((PyTypeObject *)self->call, self->nodes, stowed, stowed, results);
   int failed = !call;
   for (k = 0; !failed && k < nodes; k++) failed = !(tokens[k] = token_of(self, k, args + 2, count - 2));
-  for (k = 0; !failed && k < results; k++) failed = finish(self, (CallFields *)call, at(self->order, k), values, tokens);
+  for (k = 0; !failed && k < results; k++) failed = finish(self, (CallFields *)call, at(self->order, k), values, tokens, args + 2);
   if (!failed) made = PyList_AsTuple(values);
   for (k = 0; k < nodes; k++) Py_XDECREF(tokens[k]);
   Py_XDECREF(values);
@@ -307,6 +312,12 @@ static PyObject *results_forward(Maker *self, PyObject *const *args, Py_ssize_t 
       PyObject_SetAttr(args[0], names.materialize, Py_False) || PyObject_SetAttr(args[0], names.number, args[2]) ||
       PyObject_SetAttr(args[0], names.call, args[1]))
     return NULL;
+  if (PyLong_AsSsize_t(args[2]) == self->first) {
+    PyObject *held = PyDict_New();
+    int failed = !held || PyObject_SetAttr(args[0], names.held, held);
+    Py_XDECREF(held);
+    if (failed) return NULL;
+  }
   if (Py_REFCNT(value) == 1 && Py_TYPE(value) == Py_TYPE(self->token)) {
     PyObject *view = PyObject_CallMethodNoArgs(value, names.is_view);
     if (!view) return NULL;
@@ -394,11 +405,13 @@ static PyObject *ticket_of(Maker *self, Running *running) {
   return ticket;
 }
 
-/* What a result's node brings: tickets, what `sent` is, nothing for the other arguments of its forward. */
+/* What a result's node brings: tickets, what `sent` is, nothing for the other arguments of its forward; of the first
+ * result with room for the gradients of its own inputs. */
 static PyObject *brought(Maker *self, Running *running, Py_ssize_t tangent, PyObject *sent) {
+  Py_ssize_t own = tangent == self->first ? PyTuple_GET_SIZE(self->own_inputs) : 0;
   PyObject *edges = PyTuple_GET_ITEM(self->edges, tangent), *ticket = NULL;
   Py_ssize_t first = 3, many = PyTuple_GET_SIZE(edges), others = PyTuple_GET_SIZE(PyTuple_GET_ITEM(self->direct, tangent));
-  PyObject *all = PyTuple_New(first + many + (others ? others + 1 : 0));
+  PyObject *all = PyTuple_New(first + many + (others ? others + 1 : own));
   for (Py_ssize_t k = 0; all && k < PyTuple_GET_SIZE(all); k++) {
     PyObject *one = Py_None;
     if (k >= first && k < first + many) {
@@ -418,47 +431,6 @@ static PyObject *brought(Maker *self, Running *running, Py_ssize_t tangent, PyOb
   }
   Py_XDECREF(ticket);
   return all;
-}
-
-/* (context, gradient) -> a ticket for each inputs' node that has none yet, and gradients of results on the way. */
-static PyObject *results_backward(Maker *self, PyObject *const *args, Py_ssize_t count) {
-  if (count != 2) return PyErr_SetString(PyExc_TypeError, "a context and a gradient"), NULL;
-  PyObject *object = PyObject_GetAttr(args[0], names.call), *number = PyObject_GetAttr(args[0], names.number);
-  PyObject *made = NULL, *sent = NULL, *done;
-  Running *running = NULL;
-  if (!object || !number) goto end;
-  CallFields *call = (CallFields *)object;
-  Py_ssize_t tangent = PyLong_AsSsize_t(number);
-  if (!PyObject_TypeCheck(object, &CallFieldsType) || tangent < 0 || tangent >= PyTuple_GET_SIZE(self->values)) {
-    PyErr_SetString(PyExc_TypeError, "no call");
-    goto end;
-  }
-  if (!(running = of_now(self, call))) goto end;
-  int rare = running->busy || PyDict_GET_SIZE(running->arriving) || (call->spent && call->spent != Py_None);
-  if (!rare && PyTuple_GET_SIZE(PyTuple_GET_ITEM(self->direct, tangent))) rare = watched(self, call);
-  if (rare < 0) goto end;
-  if (!rare) {
-    running->arrived |= (uint64_t)1 << tangent;
-    if (args[1] != Py_None) {
-      running->fresh |= (uint64_t)1 << tangent;
-      if (PyList_SetItem(running->given, at(self->values, tangent), Py_NewRef(args[1]))) goto end;
-    }
-  } else {
-    if (!(done = PyObject_CallMethodObjArgs((PyObject *)running, names.arrive, number, args[1], NULL))) goto end;
-    Py_DECREF(done);
-    if (!(sent = PyObject_CallMethodOneArg((PyObject *)running, names.sent, number))) goto end;
-    if (!PyList_CheckExact(sent)) {
-      PyErr_SetString(PyExc_SystemError, "what is sent is a list");
-      goto end;
-    }
-  }
-  made = brought(self, running, tangent, sent);
-end:
-  Py_XDECREF(sent);
-  Py_XDECREF(running);
-  Py_XDECREF(number);
-  Py_XDECREF(object);
-  return made;
 }
 
 /* What all these results free, of tuples of bits; as a number. */
@@ -577,12 +549,109 @@ static int advanced(Maker *self, CallFields *call, Running *running) {
   return released ? done : -1;
 }
 
+/* Put the gradients of inputs, whose node runs now, into a tuple from a place on; 0, or -1 with an exception. */
+static int take(Maker *self, Running *running, PyObject *places, PyObject *tuple, Py_ssize_t first) {
+  Py_ssize_t length = PyTuple_GET_SIZE(places);
+  PyObject *taken = NULL;
+  if (running->call && PyObject_TypeCheck(running->call, &CallFieldsType) &&
+      advanced(self, (CallFields *)running->call, running) < 0)
+    return -1;
+  if (running->busy || running->fresh) {
+    if (!(taken = PyObject_CallMethodOneArg((PyObject *)running, names.take, places))) return -1;
+    if (!PyList_CheckExact(taken) || PyList_GET_SIZE(taken) != length) {
+      Py_DECREF(taken);
+      return PyErr_SetString(PyExc_SystemError, "what is taken is a list"), -1;
+    }
+  }
+  int failed = 0;
+  for (Py_ssize_t k = 0; k < length; k++) {
+    PyObject *place = PyTuple_GET_ITEM(places, k);
+    PyObject *found = taken ? PyList_GET_ITEM(taken, k) : PyDict_GetItemWithError(running->gradients, place);
+    PyObject *before = PyTuple_GET_ITEM(tuple, first + k);
+    PyTuple_SET_ITEM(tuple, first + k, Py_NewRef(found ? found : Py_None));
+    Py_XDECREF(before);
+    if (found && !taken) failed |= PyDict_DelItem(running->gradients, place);
+  }
+  Py_XDECREF(taken);
+  return failed || PyErr_Occurred() ? -1 : 0;
+}
+
+/* Let the first result's node, which will run, hold a backward until it does; 0, or -1 with an exception. */
+static int hold(Maker *self, CallFields *call, Running *running) {
+  PyObject *node = referent(PyList_GET_ITEM(call->results, self->first));
+  if (!node) return PyErr_Occurred() ? -1 : 0;
+  PyObject *held = PyObject_GetAttr(node, names.held), *number = held ? PyLong_FromLongLong(running->number) : NULL;
+  int failed = !number || PyDict_SetItem(held, number, (PyObject *)running);
+  Py_XDECREF(number);
+  Py_XDECREF(held);
+  Py_DECREF(node);
+  return failed ? -1 : 0;
+}
+
+/* The first result's node runs: it holds a backward no longer. */
+static int unhold(PyObject *context, Running *running) {
+  PyObject *held = PyObject_GetAttr(context, names.held), *number = held ? PyLong_FromLongLong(running->number) : NULL;
+  int there = number ? PyDict_Contains(held, number) : -1;
+  if (there > 0) there = PyDict_DelItem(held, number);
+  Py_XDECREF(number);
+  Py_XDECREF(held);
+  return there < 0 ? -1 : 0;
+}
+
+/* (context, gradient) -> a ticket for each inputs' node that has none yet, and gradients of results on the way. */
+static PyObject *results_backward(Maker *self, PyObject *const *args, Py_ssize_t count) {
+  if (count != 2) return PyErr_SetString(PyExc_TypeError, "a context and a gradient"), NULL;
+  PyObject *object = PyObject_GetAttr(args[0], names.call), *number = PyObject_GetAttr(args[0], names.number);
+  PyObject *made = NULL, *sent = NULL, *done;
+  Running *running = NULL;
+  if (!object || !number) goto end;
+  CallFields *call = (CallFields *)object;
+  Py_ssize_t tangent = PyLong_AsSsize_t(number);
+  if (!PyObject_TypeCheck(object, &CallFieldsType) || tangent < 0 || tangent >= PyTuple_GET_SIZE(self->values)) {
+    PyErr_SetString(PyExc_TypeError, "no call");
+    goto end;
+  }
+  if (!(running = of_now(self, call))) goto end;
+  int rare = running->busy || PyDict_GET_SIZE(running->arriving) || (call->spent && call->spent != Py_None);
+  if (!rare && PyTuple_GET_SIZE(PyTuple_GET_ITEM(self->direct, tangent))) rare = watched(self, call);
+  if (rare < 0) goto end;
+  if (!rare) {
+    running->arrived |= (uint64_t)1 << tangent;
+    if (args[1] != Py_None) {
+      running->fresh |= (uint64_t)1 << tangent;
+      if (PyList_SetItem(running->given, at(self->values, tangent), Py_NewRef(args[1]))) goto end;
+    }
+  } else {
+    if (!(done = PyObject_CallMethodObjArgs((PyObject *)running, names.arrive, number, args[1], NULL))) goto end;
+    Py_DECREF(done);
+    if (!(sent = PyObject_CallMethodOneArg((PyObject *)running, names.sent, number))) goto end;
+    if (!PyList_CheckExact(sent)) {
+      PyErr_SetString(PyExc_SystemError, "what is sent is a list");
+      goto end;
+    }
+  }
+  if (self->leading_to_first >> tangent & 1) {
+    if (!rare && hold(self, call, running)) goto end;
+    if (rare && !(done = PyObject_CallMethodNoArgs((PyObject *)running, names.hold))) goto end;
+    if (rare) Py_DECREF(done);
+  }
+  made = brought(self, running, tangent, sent);
+  if (made && tangent == self->first) {
+    Py_ssize_t own = PyTuple_GET_SIZE(self->own_inputs);
+    if (unhold(args[0], running) || (own && take(self, running, self->own_inputs, made, PyTuple_GET_SIZE(made) - own))) Py_CLEAR(made);
+  }
+end:
+  Py_XDECREF(sent);
+  Py_XDECREF(running);
+  Py_XDECREF(number);
+  Py_XDECREF(object);
+  return made;
+}
+
 /* (context, ticket) -> the gradients of the node's inputs. */
 static PyObject *inputs_backward(Maker *self, PyObject *const *args, Py_ssize_t count) {
   if (count != 2) return PyErr_SetString(PyExc_TypeError, "a context and a ticket"), NULL;
-  PyObject *object = PyObject_GetAttr(args[1], names.running), *number = PyObject_GetAttr(args[0], names.number);
-  PyObject *made = NULL, *taken = NULL;
-  Running *running = (Running *)object;
+  PyObject *object = PyObject_GetAttr(args[1], names.running), *number = PyObject_GetAttr(args[0], names.number), *made = NULL;
   if (!object || !number) goto end;
   Py_ssize_t node = PyLong_AsSsize_t(number);
   if (!PyObject_TypeCheck(object, &RunningType) || node < 0 || node >= PyTuple_GET_SIZE(self->inputs)) {
@@ -590,33 +659,10 @@ static PyObject *inputs_backward(Maker *self, PyObject *const *args, Py_ssize_t 
     goto end;
   }
   PyObject *places = PyTuple_GET_ITEM(self->inputs, node);
-  Py_ssize_t length = PyTuple_GET_SIZE(places);
-  if (running->call && PyObject_TypeCheck(running->call, &CallFieldsType) &&
-      advanced(self, (CallFields *)running->call, running) < 0)
-    goto end;
-  if (running->busy || running->fresh) {
-    if (!(taken = PyObject_CallMethodOneArg(object, names.take, number))) goto end;
-    if (!PyList_CheckExact(taken) || PyList_GET_SIZE(taken) != length) {
-      PyErr_SetString(PyExc_SystemError, "what is taken is a list");
-      goto end;
-    }
-  }
-  made = PyTuple_New(2 + length);
-  for (Py_ssize_t k = 0; made && k < 2 + length; k++) {
-    PyObject *one = Py_None;
-    if (k >= 2 && taken) one = PyList_GET_ITEM(taken, k - 2);
-    else if (k >= 2) {
-      PyObject *place = PyTuple_GET_ITEM(places, k - 2), *found = PyDict_GetItemWithError(running->gradients, place);
-      if (found) {
-        PyTuple_SET_ITEM(made, k, Py_NewRef(found));
-        if (PyDict_DelItem(running->gradients, place)) Py_CLEAR(made);
-        continue;
-      }
-    }
-    PyTuple_SET_ITEM(made, k, Py_NewRef(one));
-  }
+  made = PyTuple_New(2 + PyTuple_GET_SIZE(places));
+  for (Py_ssize_t k = 0; made && k < PyTuple_GET_SIZE(made); k++) PyTuple_SET_ITEM(made, k, Py_NewRef(Py_None));
+  if (made && take(self, (Running *)object, places, made, 2)) Py_CLEAR(made);
 end:
-  Py_XDECREF(taken);
   Py_XDECREF(number);
   Py_XDECREF(object);
   return made;
@@ -677,27 +723,31 @@ static PyObject *step_of(PyObject *maker, void *function) {
 /* ---- the type of Maker ------------------------------------------------------------------------------------------------------------ */
 static PyObject *maker_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
   static char *words[] = {"nodes", "forward", "stowed", "call", "set_grad", "token", "anything", "edge", "current", "runs", "backward", "lock",
-                          "keeping", "freeing", "keeps", "grad_enabled", "own", "kept", "count", "inputs", "edges", "direct", "values", "order", "interior", NULL};
+                          "keeping", "freeing", "keeps", "grad_enabled", "own", "kept", "count", "own_inputs", "leading_to_first", "inputs", "edges", "direct", "values", "order", "interior", NULL};
   Maker given = {0};
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOO!OOOOOOO!OOOOOO!O!O!O!OOO!OO", words, &given.nodes, &given.forward, &given.stowed,
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOO!OOOOOOO!OOOOOO!O!O!O!KO!OOO!OO", words, &given.nodes, &given.forward, &given.stowed,
                                    &PyType_Type, &given.call, &given.set_grad, &given.token, &given.anything, &given.edge,
                                    &given.current, &given.runs, &PyType_Type, &given.backward, &given.lock, &given.keeping,
                                    &given.freeing, &given.keeps, &given.grad_enabled, &PyTuple_Type, &given.own, &PyTuple_Type,
-                                   &given.kept, &PyLong_Type, &given.count, &PyTuple_Type, &given.inputs, &given.edges, &given.direct,
+                                   &given.kept, &PyLong_Type, &given.count, &PyTuple_Type, &given.own_inputs,
+                                   &given.leading_to_first, &PyTuple_Type, &given.inputs, &given.edges, &given.direct,
                                    &PyTuple_Type, &given.values, &given.order, &given.interior))
     return NULL;
   Py_ssize_t results = PyTuple_GET_SIZE(given.values), nodes = PyTuple_GET_SIZE(given.inputs);
-  if (results > MOST || nodes > MOST || !PyType_IsSubtype((PyTypeObject *)given.call, &CallFieldsType) ||
+  if (!results || results > MOST || nodes > MOST || !PyType_IsSubtype((PyTypeObject *)given.call, &CallFieldsType) ||
       !PyType_IsSubtype((PyTypeObject *)given.backward, &RunningType) || PyTuple_GET_SIZE(given.own) != results ||
       PyTuple_GET_SIZE(given.kept) != results || !below(given.values, PyLong_AsSsize_t(given.count)) ||
       !all_below(given.inputs, nodes, PY_SSIZE_T_MAX) || !all_below(given.edges, results, nodes) ||
       !all_below(given.direct, results, results) || !below(given.order, results) ||
-      PyTuple_GET_SIZE(given.order) != results || !below(given.interior, results))
+      PyTuple_GET_SIZE(given.order) != results || !below(given.interior, results) ||
+      !below(given.own_inputs, PY_SSIZE_T_MAX))
     return PyErr_SetString(PyExc_ValueError, "at most 60 results and nodes, each number one of them"), NULL;
   Maker *self = (Maker *)type->tp_alloc(type, 0);
   if (!self) return NULL;
 #define TAKE(name) self->name = Py_XNewRef(given.name);
   ALL_FIELDS(TAKE)
+  self->leading_to_first = given.leading_to_first;
+  self->first = at(given.order, 0);
   return (PyObject *)self;
 }
 static int maker_traverse(Maker *self, visitproc visit, void *arg) {
@@ -752,7 +802,7 @@ int add_nodes(PyObject *module) {
       {&names.close, "close"}, {&names.materialize, "materialize_grads"}, {&names.number, "number"}, {&names.call, "call"},
       {&names.detach, "detach"}, {&names.is_view, "_is_view"}, {&names.running, "running"}, {&names.retains, "retains_grad"},
       {&names.sent, "sent"}, {&names.arrive, "arrive"}, {&names.take, "take"},
-      {&names.let_go, "let_go"}, {&names.acquire, "acquire"}, {&names.release, "release"},
+      {&names.let_go, "let_go"}, {&names.held, "held"}, {&names.hold, "hold"}, {&names.acquire, "acquire"}, {&names.release, "release"},
   };
   for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
     if (!*wanted[k].name && !(*wanted[k].name = PyUnicode_InternFromString(wanted[k].text))) return -1;

@@ -8,10 +8,11 @@ out: a callable in its place.
 
 A result's node only tells what arrived; the first inputs' node that runs runs the compiled backward with all of that
 and leaves the other gradients for the other nodes. The engine runs an inputs' node after all nodes that lead to it;
-what arrives after a compiled backward, for other nodes, gets one of its own, and gradients are sums. To a result that
-it is made of, a node sends nothing, unless the gradient there is for somebody: a hook, `retain_grad`, a backward that
-was asked for some tensors' gradients. Then a compiled backward that ends at all such results runs at once; what is
-behind these waits for what autograd itself brings them.
+what arrives after a compiled backward, for other nodes, gets one of its own, and gradients are sums. The node of the
+first result, which the engine runs as the last of them, is itself the node of the inputs that nothing leads to without
+leading to it. To a result that it is made of, a node sends nothing, unless the gradient there is for somebody: a hook,
+`retain_grad`, a backward that was asked for some tensors' gradients. Then a compiled backward that ends at all such
+results runs at once; what is behind these waits for what autograd itself brings them.
 
 Invariant: a tangent is handed to a compiled backward once in a backward; what the call saved is in nobody's graph,
 and lives until no result is left whose backward may still come. Where hooks want to see what is saved, it is saved in
@@ -37,7 +38,7 @@ from aot_autograd._torch import (
     runs_in_this_backward,
     set_grad_enabled,
 )
-from aot_autograd.connections import bits_of, nodes_of_inputs
+from aot_autograd.connections import bits_of, nodes_of_inputs, with_the_first
 from aot_autograd.stowed import Stowed
 from aot_autograd.told import Told
 
@@ -99,7 +100,11 @@ class Nodes:
             n for n, requires in enumerate(metadata.value_requires_grad) if requires
         )
         self.count = len(metadata.value_requires_grad)
-        self.inputs, self.edges = nodes_of_inputs(found.reached, len(metadata.differentiable))
+        inputs, edges = nodes_of_inputs(found.reached, len(metadata.differentiable))
+        self.first = found.order[0]
+        self.inputs, self.edges, self.own_inputs, self.leading_to_first = with_the_first(
+            found, inputs, edges
+        )
         with torch.inference_mode(mode=False):
             self._leaf = torch.zeros((), device="cpu", requires_grad=True)
             # Runs, with nothing to do, in a backward of all that there is, and in none that was asked for some tensors.
@@ -150,6 +155,8 @@ class Nodes:
             own=self.own,
             kept=self.kept,
             count=self.count,
+            own_inputs=self.own_inputs,
+            leading_to_first=self.leading_to_first,
             inputs=self.inputs,
             edges=self.edges,
             direct=self.direct,
@@ -213,6 +220,8 @@ class Nodes:
             if direct:
                 edges += [values[self.values[one]] for one in direct]
                 edges.append(self._anything)
+            if tangent == self.first:
+                edges += [inputs[at] for at in self.own_inputs]
             # In a list, out of autograd's sight: the whole call's node is behind no result.
             value = of_results(call, tangent, [values[place]], *edges)
             values[place] = value
@@ -355,7 +364,8 @@ class _Freed:
 class _OfBackward:
     """What one backward has brought to the nodes of one call so far.
 
-    It lives as long as its ticket, a gradient on its way to an inputs' node, and dies with an abandoned backward.
+    It lives as long as its ticket, a gradient on its way to an inputs' node, and dies with an abandoned backward. What
+    is for the inputs of the first result's node has no ticket: that node's context holds it until the node runs.
 
     Attributes:
         call: The call.
@@ -408,12 +418,19 @@ class _OfBackward:
                 self._advance(ends)
             return [self.arriving.pop(one, None) for one in nodes.direct[tangent]]
 
-    def take(self, number: int) -> list[Any]:
-        """The gradients of an inputs' node, which runs now."""
+    def take(self, places: Sequence[int]) -> list[Any]:
+        """The gradients of inputs, whose node runs now."""
         with self.lock:
             if self.fresh:
                 self._advance(0)
-            return [self.gradients.pop(place, None) for place in self.call.nodes.inputs[number]]
+            return [self.gradients.pop(place, None) for place in places]
+
+    def hold(self) -> None:
+        """Stay until the first result's node takes what is for its inputs, if it runs in this backward."""
+        if self.fresh or self.gradients:
+            node = self.call.results[self.call.nodes.first]()
+            if node is not None and any(_runs(one) for one, _ in node.next_functions):
+                node.held[self.number] = self
 
     def _advance(self, ends: int) -> None:
         """Run the compiled backward with what arrived since the last time, to the results of the bits of `ends`."""
@@ -506,6 +523,14 @@ if _native.node is not None:  # the same, with their fields in C
     _RunningInC = type("_Running", (_OfBackward, _native.node.RunningFields), {"__slots__": ()})
 
 
+def _runs(node: Any) -> bool:
+    """Whether the backward of now runs this node, or was asked for the tensor that it is of."""
+    try:
+        return node is not None and runs_in_this_backward(node)
+    except RuntimeError:  # autograd doesn't say it of a leaf that was asked for
+        return True
+
+
 def _add(sums: dict[int, Any], keys: Iterable[int], gradients: Iterable[Any]) -> None:
     """Add gradients to those that there are."""
     for key, gradient in zip(keys, gradients, strict=False):
@@ -555,7 +580,8 @@ class _Steps:
     @staticmethod
     def inputs_backward(ctx: Any, ticket: Any) -> Any:
         """Their gradients."""
-        return None, None, *ticket.running.take(ctx.number)
+        running = ticket.running
+        return None, None, *running.take(running.call.nodes.inputs[ctx.number])
 
     @staticmethod
     def results_forward(
@@ -566,6 +592,8 @@ class _Steps:
         ctx.number = number
         ctx.call = call
         call.results[number] = ref(ctx)
+        if number == call.nodes.first:
+            ctx.held = {}
         return value[0].detach()
 
     @staticmethod
@@ -575,16 +603,22 @@ class _Steps:
         running = call.of_now()
         running.arrive(number, gradient)
         sent = running.sent(number)
-        edges = call.nodes.edges[number]
+        nodes = call.nodes
+        edges = nodes.edges[number]
         tickets: list[Any] = [None] * len(edges)
         ticket = None
         for place, at in enumerate(edges):
             if not running.ticketed >> at & 1:
                 running.ticketed |= 1 << at
                 if ticket is None:
-                    ticket = call.nodes.token.detach()
+                    ticket = nodes.token.detach()
                     ticket.running = running
                 tickets[place] = ticket
+        if number == nodes.first:
+            ctx.held.pop(running.number, None)
+            return None, None, None, *tickets, *running.take(nodes.own_inputs)
+        if nodes.leading_to_first >> number & 1:
+            running.hold()
         if sent:
             return None, None, None, *tickets, *sent, None
         return None, None, None, *tickets
@@ -614,7 +648,7 @@ def _functions(
         boxed_grads_call = False
 
     call_backward_directly(CompiledInputs, "number")
-    call_backward_directly(CompiledResult, "number", "call", bases=(_Hookable,))
+    call_backward_directly(CompiledResult, "number", "call", "held", bases=(_Hookable,))
     answer_at_once(CompiledInputs)
     answer_at_once(CompiledResult)
     return CompiledInputs, CompiledResult
