@@ -298,7 +298,7 @@ static PyObject *maker_run(Maker *self, PyObject *const *args, Py_ssize_t count)
 /* (context, number, nothing, inputs..) -> a token */
 static PyObject *inputs_forward(Maker *self, PyObject *const *args, Py_ssize_t count) {
   if (count < 2) return PyErr_SetString(PyExc_TypeError, "a context and a number"), NULL;
-  if (PyObject_SetAttr(args[0], names.materialize, Py_False) || PyObject_SetAttr(args[0], names.number, args[1])) return NULL;
+  if (PyObject_SetAttr(args[0], names.number, args[1])) return NULL; /* a ticket is never absent */
   return PyObject_CallMethodNoArgs(self->token, names.detach);
 }
 

@@ -573,8 +573,7 @@ class _Steps:
     @staticmethod
     def inputs_forward(ctx: Any, number: int, token: torch.Tensor, *_inputs: Any) -> torch.Tensor:
         """The token."""
-        ctx.set_materialize_grads(False)
-        ctx.number = number
+        ctx.number = number  # a ticket is never absent
         return token.detach()
 
     @staticmethod

@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, Any
 from aot_autograd._torch import refuse_to_hand_out, refuse_to_save
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
 
 __all__ = ["SECOND_BACKWARD", "Stowed", "changed_since"]
@@ -47,14 +45,13 @@ class Stowed:
     """What is saved of one call, as a context has it.
 
     Attributes:
-        to_save: The tensors, until `close`.
+        to_save: The tensors; None once they are freed.
         kept: What else the backward reads.
         materialize_grads: As contexts have it; nothing comes of it.
         non_differentiable: The same.
     """
 
     __slots__ = (
-        "_tensors",
         "_versions",
         "kept",
         "materialize_grads",
@@ -64,7 +61,7 @@ class Stowed:
 
     def save_for_backward(self, *tensors: Any) -> None:
         """As contexts have it."""
-        self.to_save: Sequence[Any] | None = tensors
+        self.to_save: tuple[Any, ...] | None = tensors
 
     def mark_non_differentiable(self, *tensors: Any) -> None:
         """As contexts have it."""
@@ -78,13 +75,12 @@ class Stowed:
         Raises:
             RuntimeError: autograd's own, if it doesn't save such.
         """
-        tensors, self.to_save = self.to_save, None
+        tensors: Any = self.to_save
         try:
-            self._versions = list(map(_version_of, tensors or ()))
+            self._versions = list(map(_version_of, tensors))
         except RuntimeError:
-            refuse_to_save(tensors or ())
+            refuse_to_save(tensors)
             raise
-        self._tensors: tuple[Any, ...] | None = tuple(tensors or ())
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -93,7 +89,7 @@ class Stowed:
         Raises:
             RuntimeError: autograd's own, if one was changed, or they were freed.
         """
-        tensors = self._tensors
+        tensors = self.to_save
         if tensors is None:
             raise RuntimeError(SECOND_BACKWARD)
         if list(map(_version_of, tensors)) != self._versions:
@@ -105,13 +101,13 @@ class Stowed:
     @property
     def _raw_saved_tensors(self) -> list[_Raw]:
         """The tensors, whatever their versions are by now: as `_torch.unchecked` takes them."""
-        if self._tensors is None:
+        if self.to_save is None:
             raise RuntimeError(SECOND_BACKWARD)
-        return list(map(_Raw, self._tensors))
+        return list(map(_Raw, self.to_save))
 
     def maybe_clear_saved_tensors(self) -> None:
         """Free them."""
-        self._tensors = None
+        self.to_save = None
 
 
 class _Raw:
