@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE_LIMIT, FUNCTION_LIMIT = 800, 80
-NATIVE_LIMIT = 1000  # a C extension is one file: what it keeps to itself can't be shared
+NATIVE_LIMIT = 1000  # of a file of C: what it keeps to itself can't be shared
 
 
 def functions(path: Path) -> list[tuple[int, str]]:

@@ -18,6 +18,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 FOLDER = ROOT / "src" / "aot_autograd"
+SOURCES = ("_node.c", "_nodes.c")
 SWITCH = "AOT_AUTOGRAD_NO_EXTENSION"  # set to build a pure wheel on purpose
 
 
@@ -26,7 +27,7 @@ class CannotBuild(Exception):  # not a fault: the pure form is the answer
 
 
 def build(folder: Path = FOLDER) -> Path:
-    """Compile the source, for the running interpreter, into `folder`.
+    """Compile the sources, for the running interpreter, into `folder`.
 
     Raises:
         CannotBuild: there is no compiler, no headers, or it fails.
@@ -42,7 +43,7 @@ def build(folder: Path = FOLDER) -> Path:
         *compiler,
         *flags,
         f"-I{include}",
-        str(FOLDER / "_node.c"),
+        *[str(FOLDER / name) for name in SOURCES],
         "-o",
         str(temporary),
         "-ldl",

@@ -1,5 +1,6 @@
 """Who is called in a backward: each result leads to the inputs that it leads to in eager, and to no others."""
 
+import gc
 import threading
 import warnings
 import weakref
@@ -391,11 +392,10 @@ def test_what_arrives_late():
 
         @staticmethod
         def backward(_ctx, gradient):
-            running = call.running()
+            running = call.of_now()
             early.append(running)
             running.arrive(0, torch.ones(3))
-            (alone,) = set(nodes.edges[0]) - set(nodes.edges[1])
-            early.extend(running.take(alone))
+            early.extend(running.take(nodes.own_inputs))
             return gradient
 
     Other.apply(second.sum()).backward()
@@ -446,3 +446,99 @@ def test_what_passes_between_nodes_is_a_number_of_one_dtype():
         torch.set_default_dtype(before)
     torch.testing.assert_close(heads[0].grad, 2 * shared.detach().sum(0).unsqueeze(1).expand(3, 3))
     torch.testing.assert_close(shared.grad, (2 * heads[0] + heads[1]).detach().sum(1).expand(3, 3))
+
+
+def logits_and_loss(a, b, c):
+    logits = (a * b).tanh()
+    return logits, (logits * c * a).sum()
+
+
+def test_the_first_result_holds_a_backward_only_while_it_is_on_its_way():
+    """Of what the loss brings the inputs of the logits, which have no node of their own."""
+    inputs = leaves(3)
+    logits, loss = compiled(logits_and_loss)(*inputs)
+    held = logits.grad_fn.held
+    torch.autograd.grad(loss, logits, retain_graph=True)
+    torch.autograd.grad(loss, inputs[2], retain_graph=True)
+    torch.autograd.grad(loss, [logits, inputs[2]], retain_graph=True)
+    torch.autograd.grad(logits.sum(), inputs[:2], retain_graph=True)
+    assert not held
+    found = torch.autograd.grad(loss, inputs, retain_graph=True)
+    again = leaves(3)
+    assert_same(found, torch.autograd.grad(logits_and_loss(*again)[1], again))
+    loss.backward()
+    assert not held
+
+
+def test_an_abandoned_backward_dies_with_its_results():
+    """A hook that raises between the loss and the logits: later backwards don't see it, and no cycle keeps it."""
+    inputs = leaves(3)
+    logits, loss = compiled(logits_and_loss)(*inputs)
+    failing = [True]
+
+    def hook(gradient):
+        if failing[0]:
+            raise ValueError("not today")
+        return gradient
+
+    logits.register_hook(hook)
+    with pytest.raises(ValueError, match="not today"):
+        loss.backward(retain_graph=True)
+    held = [weakref.ref(one) for one in logits.grad_fn.held.values()]
+    assert held
+    failing[0] = False
+    for one in inputs:
+        one.grad = None
+    loss.backward(retain_graph=True)
+    again = leaves(3)
+    logits_and_loss(*again)[1].backward()
+    assert_same([one.grad for one in inputs], [one.grad for one in again])
+    gc.disable()
+    try:
+        del logits, loss
+        assert all(reference() is None for reference in held)
+    finally:
+        gc.enable()
+
+
+def test_a_backward_inside_of_one_on_its_way_to_the_first_result():
+    """Each has its own sums: the outer one is held while the inner one comes by."""
+
+    def run(called):
+        inputs = leaves(3)
+        logits, loss = called(*inputs)
+        inner = []
+
+        def hook(_gradient):
+            if not inner:
+                inner.append(None)
+                inner.extend(torch.autograd.grad(loss, inputs, retain_graph=True))
+
+        logits.register_hook(hook)
+        (loss * 3 + (logits * 2).sum()).backward(retain_graph=True)
+        return [one.grad for one in inputs], inner
+
+    assert_same(run(compiled(logits_and_loss)), run(logits_and_loss))
+
+
+def test_several_threads_on_their_way_to_the_first_result():
+    inputs = leaves(3)
+    logits, loss = compiled(logits_and_loss)(*inputs)
+    again = leaves(3)
+    expected = torch.autograd.grad(sum(one.sum() for one in logits_and_loss(*again)), again)
+    failures = []
+
+    def check(factor):
+        for _ in range(50):
+            total = (loss + logits.sum()) * factor
+            found = torch.autograd.grad(total, inputs, retain_graph=True)
+            pairs = zip(found, expected, strict=True)
+            failures.extend(one for one, want in pairs if not torch.allclose(one, want * factor))
+
+    threads = [threading.Thread(target=check, args=(factor,)) for factor in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert not logits.grad_fn.held

@@ -1,5 +1,6 @@
 """Every private torch name that `_torch.py` uses does what this package takes it to do."""
 
+import pytest
 import torch
 from torch import randn
 
@@ -376,3 +377,45 @@ def test_outside_of_transforms_there_are_none():
     finally:
         torch._C._vmapmode_decrement_nesting()
     assert _torch.dimensions_of_autograd() == 0
+
+
+def test_autograd_says_what_it_does_not_save_or_hand_out():
+    tensor = torch.zeros(3)
+    context, _kept = _torch.refuse_to_save([tensor])
+    assert context.saved_tensors[0] is tensor
+    with torch.inference_mode():
+        other = torch.zeros(3)
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+        _torch.refuse_to_save([tensor, other])
+    tensor.add_(1)
+    with pytest.raises(RuntimeError, match="at version 1; expected version 0"):
+        _torch.refuse_to_hand_out(tensor, 0)
+    assert tensor._version == 1
+
+
+def test_a_hook_of_a_result_is_told_to_the_node():
+    """The node's class notes from there which results have hooks."""
+    told = []
+
+    class Double(torch.autograd.Function):
+        @staticmethod
+        def forward(_ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(_ctx, gradient):
+            return gradient * 2
+
+    class Told:
+        __slots__ = ()
+
+        def _register_hook_dict(self, tensor):
+            told.append(tensor._backward_hooks)
+            super()._register_hook_dict(tensor)
+
+    _torch.call_backward_directly(Double, bases=(Told,))
+    result = Double.apply(torch.ones(3, requires_grad=True))
+    result.register_hook(told.append)
+    assert told == [result._backward_hooks]
+    result.sum().backward()
+    assert len(told) == 2

@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <string.h>
 
+int add_nodes(PyObject *module); /* of _nodes.c */
+
 static struct {
   PyObject *version, *to_save, *kept, *materialize, *constant, *saved, *clear, *contiguous, *is_contiguous, *stride,
       *is_neg, *is_conj, *address, *data_ptr, *asked;
@@ -839,7 +841,7 @@ PyMODINIT_FUNC PyInit__node(void) {
   if (module && (PyModule_AddObjectRef(module, "Call", (PyObject *)&CallType) ||
                  PyModule_AddObjectRef(module, "Forward", (PyObject *)&ForwardType) ||
                  PyModule_AddObjectRef(module, "Backward", (PyObject *)&BackwardType) ||
-                 PyModule_AddIntConstant(module, "FACE", 10))) /* _native.py refuses other numbers */
+                 add_nodes(module) || PyModule_AddIntConstant(module, "FACE", 11))) /* _native.py refuses other numbers */
     Py_CLEAR(module);
   return module;
 }

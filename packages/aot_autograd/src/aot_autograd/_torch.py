@@ -7,7 +7,6 @@ test in `tests/test_torch_names.py`, so that a torch release that moves one is n
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +47,6 @@ __all__ = [
     "has_composite_implicit",
     "has_memory",
     "has_own_operators",
-    "hooks_of",
     "increment_version",
     "inside_of",
     "is_checkpoint_hook",
@@ -64,6 +62,8 @@ __all__ = [
     "next_autograd_number",
     "outside_of_transforms",
     "preserve_version",
+    "refuse_to_hand_out",
+    "refuse_to_save",
     "run_composite_explicit",
     "run_composite_implicit",
     "runs_in_this_backward",
@@ -140,6 +140,36 @@ def unchecked(saved: Any) -> torch.Tensor | None:
 
 top_saved_tensor_hooks = torch._C._autograd._top_saved_tensors_default_hooks
 """The same, of an argument: False."""
+
+
+def refuse_to_save(tensors: Sequence[Any]) -> Any:
+    """Let autograd itself say why it doesn't save one of these tensors for a backward, if it doesn't.
+
+    Returns:
+        The context that saved them else, and a tensor that keeps it.
+    """
+
+    class Saving(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, _leaf: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(*tensors)
+            return torch.empty(0)
+
+    with torch.enable_grad():
+        made = Saving.apply(torch.empty(0, requires_grad=True))
+    return made.grad_fn, made
+
+
+def refuse_to_hand_out(tensor: torch.Tensor, version: int) -> None:
+    """Let autograd itself say that a tensor is not what was saved when it was at this version."""
+    version_now = tensor._version
+    set_version = torch._C._autograd._unsafe_set_version_counter
+    set_version((tensor,), (version,))
+    try:
+        context, _kept = refuse_to_save([tensor])
+    finally:
+        set_version((tensor,), (version_now,))
+    context.saved_tensors  # noqa: B018 - raises
 
 
 def is_checkpoint_hook(hook: Any) -> bool:
@@ -269,15 +299,6 @@ def call_backward_directly(
         "apply": function.backward,
     }
     function._backward_cls = type(made.__name__, (*bases, BackwardCFunction), members)
-
-
-def hooks_of(tensor: torch.Tensor) -> dict[Any, Any]:
-    """The hooks of a tensor with a history: the dict that autograd and `register_hook` read, made if there is none."""
-    hooks: dict[Any, Any] | None = tensor._backward_hooks
-    if hooks is None:
-        hooks = tensor._backward_hooks = OrderedDict()
-        tensor.grad_fn._register_hook_dict(tensor)
-    return hooks
 
 
 def edge_of_leaf(leaf: torch.Tensor) -> Any:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import torch
 
-__all__ = ["Connections", "bits_of", "connections", "nodes_of_inputs", "selected"]
+__all__ = ["Connections", "bits_of", "connections", "nodes_of_inputs", "selected", "with_the_first"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +202,43 @@ def nodes_of_inputs(
         ]
     )
     return tuple(map(tuple, groups.values())), edges
+
+
+def with_the_first(
+    found: Connections,
+    inputs: Sequence[tuple[int, ...]],
+    edges: Sequence[tuple[int, ...]],
+) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...], tuple[int, ...], int]:
+    """Let the node of the first result, which runs last, be the inputs' nodes that never run without it.
+
+    Args:
+        found: What is behind each result.
+        inputs: Of each inputs' node.
+        edges: Of each result the inputs' nodes.
+
+    Returns:
+        The inputs of the others, their numbers for each result, the inputs of the first result's own node, and the
+        results that lead to the first, as bits.
+    """
+    first = found.order[0]
+    leading, alone = 0, 1 << first
+    for number in found.order:  # what a result is made of is before it
+        if found.made_of[number] & (leading | alone):
+            leading |= 1 << number
+    left: list[int] = []
+    own: list[int] = []
+    for at, places in enumerate(inputs):
+        reaching = sum(1 << number for number, some in enumerate(edges) if at in some)
+        if reaching >> first & 1 and not reaching & ~(leading | alone):
+            own.extend(places)
+        else:
+            left.append(at)
+    return (
+        tuple([inputs[at] for at in left]),
+        tuple([tuple([left.index(at) for at in some if at in left]) for some in edges]),
+        tuple(own),
+        leading if own else 0,
+    )
 
 
 def _age(node: Any) -> int:

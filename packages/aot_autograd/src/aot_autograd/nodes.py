@@ -8,13 +8,15 @@ out: a callable in its place.
 
 A result's node only tells what arrived; the first inputs' node that runs runs the compiled backward with all of that
 and leaves the other gradients for the other nodes. The engine runs an inputs' node after all nodes that lead to it;
-what arrives after a compiled backward, for other nodes, gets one of its own, and gradients are sums. To a result that
-it is made of, a node sends nothing, unless the gradient there is for somebody: a hook, `retain_grad`, a backward that
-was asked for some tensors' gradients. Then a compiled backward that ends at all such results runs at once; what is
-behind these waits for what autograd itself brings them.
+what arrives after a compiled backward, for other nodes, gets one of its own, and gradients are sums. The node of the
+first result, which the engine runs as the last of them, is itself the node of the inputs that nothing leads to without
+leading to it. To a result that it is made of, a node sends nothing, unless the gradient there is for somebody: a hook,
+`retain_grad`, a backward that was asked for some tensors' gradients. Then a compiled backward that ends at all such
+results runs at once; what is behind these waits for what autograd itself brings them.
 
-Invariant: a tangent is handed to a compiled backward once in a backward; what the call saved lives in the context of
-the whole call's node, which is in nobody's graph, until no result is left whose backward may still come.
+Invariant: a tangent is handed to a compiled backward once in a backward; what the call saved is in nobody's graph,
+and lives until no result is left whose backward may still come. Where hooks want to see what is saved, it is saved in
+the context of a node of the whole call; else beside autograd (`stowed.py`), which costs less.
 """
 
 from __future__ import annotations
@@ -25,18 +27,20 @@ from weakref import ref
 
 import torch
 
+from aot_autograd import _native
 from aot_autograd._torch import (
     answer_at_once,
     apply_without_transforms,
     call_backward_directly,
     current_backward,
     edge_of_leaf,
-    hooks_of,
     keeps_graph,
     runs_in_this_backward,
+    set_grad_enabled,
 )
 from aot_autograd.batched import is_wanted
-from aot_autograd.connections import bits_of, nodes_of_inputs
+from aot_autograd.connections import bits_of, nodes_of_inputs, with_the_first
+from aot_autograd.stowed import Stowed
 from aot_autograd.told import Told
 
 if TYPE_CHECKING:
@@ -46,6 +50,9 @@ if TYPE_CHECKING:
     from aot_autograd.metadata import FunctionMetadata
 
 __all__ = ["Nodes"]
+
+_MOST_BITS = 60
+"""Results, or nodes of inputs, for which the C form has bits."""
 
 
 class Nodes:
@@ -94,7 +101,12 @@ class Nodes:
             n for n, requires in enumerate(metadata.value_requires_grad) if requires
         )
         self.count = len(metadata.value_requires_grad)
-        self.inputs, self.edges = nodes_of_inputs(found.reached, len(metadata.differentiable))
+        self.differentiable = len(metadata.differentiable)
+        inputs, edges = nodes_of_inputs(found.reached, len(metadata.differentiable))
+        self.first = found.order[0]
+        self.inputs, self.edges, self.own_inputs, self.leading_to_first = with_the_first(
+            found, inputs, edges
+        )
         with torch.inference_mode(mode=False):
             self._leaf = torch.zeros((), device="cpu", requires_grad=True)
             # Runs, with nothing to do, in a backward of all that there is, and in none that was asked for some tensors.
@@ -105,26 +117,102 @@ class Nodes:
             # dtype, whatever the default is by the time of the backward: else the engine makes another tensor of it.
             self.token = torch.zeros((), dtype=torch.float32, device=metadata.tangents[0].device)
         self._whole = whole
-        self._of_inputs, self._of_results = _functions(kind)
-        self._applies = tuple(
-            apply_without_transforms(one) for one in (whole, self._of_inputs, self._of_results)
+        self._forward: Callable[..., Sequence[Any]] = whole.forward
+        self._apply_whole = apply_without_transforms(whole)
+        self.lock = threading.Lock()
+        made = self._in_c()
+        self._call: type[_Call] = _Call if made is None else _CallInC
+        self.running: type[_Running] = _Running if made is None else _RunningInC
+        steps = _Steps() if made is None else made
+        self._of_inputs, self._of_results = _functions(kind, steps)
+        self._direct = (
+            apply_without_transforms(self._of_inputs),
+            apply_without_transforms(self._of_results),
+        )
+        if made is not None:
+            made.begin(*self._direct)
+            self.apply = made.run  # type: ignore[method-assign] # the same, in C
+
+    def _in_c(self) -> Any:
+        """The C form of what runs at each call; None where there is none, or a graph has too much of something."""
+        if _native.node is None or max(len(self.values), len(self.inputs)) > _MOST_BITS:
+            return None
+        if any(self.beside):  # what the caller got beside is for Python to look at
+            return None
+        return _native.node.Maker(
+            nodes=self,
+            forward=self._forward,
+            stowed=Stowed,
+            call=_CallInC,
+            set_grad=set_grad_enabled,
+            token=self.token,
+            anything=self._anything,
+            edge=self.anything,
+            current=current_backward,
+            runs=runs_in_this_backward,
+            backward=_RunningInC,
+            lock=threading.RLock,
+            keeping=self.keeping,
+            freeing=self.freeing,
+            keeps=keeps_graph,
+            grad_enabled=torch.is_grad_enabled,
+            own=self.own,
+            kept=self.kept,
+            count=self.count,
+            own_inputs=self.own_inputs,
+            leading_to_first=self.leading_to_first,
+            inputs=self.inputs,
+            edges=self.edges,
+            direct=self.direct,
+            values=self.values,
+            order=self.order,
+            interior=self.interior,
         )
 
     def apply(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
-        """The results of a call; `inputs` are the differentiable ones of `args`."""
-        return self._made(self._applies, args, sizes, inputs)
+        """The results of a call; `inputs` are the differentiable ones of `args`.
+
+        For when gradients are on and nobody wants to see what is saved.
+        """
+        stowed = Stowed()
+        set_grad_enabled(False)
+        try:
+            values = list(self._forward(stowed, args, sizes))
+        finally:
+            set_grad_enabled(True)
+        stowed.close()
+        call = self._call(self, stowed, stowed, len(self.values))
+        return self._made(self._direct, call, values, inputs)
+
+    def apply_with_hooks(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
+        """The same where hooks see what is saved."""
+        return self._made_by_node(self._apply_whole, self._direct, args, sizes, inputs)
 
     def apply_in_transforms(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
         """The same where a transform of `torch.func` runs."""
-        applies = (self._whole.apply, self._of_inputs.apply, self._of_results.apply)
-        return self._made(applies, args, sizes, inputs)
+        applies = self._of_inputs.apply, self._of_results.apply
+        return self._made_by_node(self._whole.apply, applies, args, sizes, inputs)
+
+    def _made_by_node(
+        self,
+        whole: Callable[..., Any],
+        applies: Sequence[Any],
+        args: list[Any],
+        sizes: Any,
+        inputs: Sequence[Any],
+    ) -> tuple[Any, ...]:
+        values = list(whole(args, sizes, self._leaf))
+        value = values[self.values[0]]
+        # The node lives as long as another that leads to it: its context doesn't keep it.
+        owner = value.view_as(value).grad_fn
+        call = self._call(self, value.grad_fn, owner, len(self.values))
+        return self._made(applies, call, values, inputs)
 
     def _made(
-        self, applies: Sequence[Any], args: list[Any], sizes: Any, inputs: Sequence[Any]
+        self, applies: Sequence[Any], call: _OfCall, values: list[Any], inputs: Sequence[Any]
     ) -> tuple[Any, ...]:
-        whole, of_inputs, of_results = applies
-        values = list(whole(args, sizes, self._leaf))
-        call = _Call(self, values[self.values[0]])
+        """The results that the caller gets, of the values of the whole call."""
+        of_inputs, of_results = applies
         tokens = [
             of_inputs(number, self.token, *[inputs[place] for place in places])
             for number, places in enumerate(self.inputs)
@@ -136,12 +224,12 @@ class Nodes:
             if direct:
                 edges += [values[self.values[one]] for one in direct]
                 edges.append(self._anything)
+            if tangent == self.first:
+                edges += [inputs[at] for at in self.own_inputs]
             # In a list, out of autograd's sight: the whole call's node is behind no result.
-            values[place] = of_results(call, tangent, [values[place]], *edges)
-            call.tensors.append(ref(values[place]))
-        for tangent in self.interior:
-            value = values[self.values[tangent]]
-            call.watched[tangent] = (ref(value), hooks_of(value))
+            value = of_results(call, tangent, [values[place]], *edges)
+            values[place] = value
+            call.tensors[tangent] = ref(value)
         return tuple(values)
 
     def note(self, values: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
@@ -163,47 +251,36 @@ class Nodes:
         return found
 
 
-class _Call:
+class _OfCall:
     """What the nodes of one call share.
 
     Attributes:
         nodes: What is the same for each call.
-        context: Of the whole call's node, with what is saved.
-        owner: Keeps that node alive, which its context doesn't.
+        context: What is saved: of the whole call's node, or as one.
+        owner: Keeps it alive, which a context doesn't; None once it is freed.
         results: The results' nodes, as long as they live.
         tensors: The results, as long as Python knows them.
-        watched: Of each result that others are made of the tensor and its hooks, which may live longer.
+        hooks: Of results that others are made of, where they have any: what autograd calls, also when Python doesn't
+            know the result any more.
         hooked: Those whose node has hooks, as bits.
         beside: What the caller got that is made of the results, or of arguments, and not on the results' ways.
         spent: What was freed, as the bits of the connections, by each backward that didn't retain the graph.
+        running: The backwards that are at work.
     """
 
-    __slots__ = (
-        "_lock",
-        "_running",
-        "beside",
-        "context",
-        "hooked",
-        "nodes",
-        "owner",
-        "results",
-        "spent",
-        "tensors",
-        "watched",
-    )
+    if not TYPE_CHECKING:
+        __slots__ = ()
 
-    def __init__(self, nodes: Nodes, value: torch.Tensor) -> None:
-        self.nodes = nodes
-        self.context: Any = value.grad_fn
-        self.owner = value.view_as(value).grad_fn
-        self.tensors: list[ref[torch.Tensor]] = []
-        self.results: list[Any] = [None] * len(nodes.values)
-        self.watched: dict[int, tuple[ref[torch.Tensor], dict[Any, Any]]] = {}
-        self.hooked = 0
-        self.beside: list[ref[torch.Tensor]] = []
-        self.spent: dict[int, int] = {}
-        self._running: list[ref[_Running]] = []
-        self._lock = threading.Lock()
+    nodes: Nodes
+    context: Any
+    owner: Any
+    results: list[Any]
+    tensors: list[Any]
+    hooks: dict[int, Any] | None
+    hooked: int
+    beside: list[ref[torch.Tensor]] | None
+    spent: dict[int, int] | None
+    running: tuple[ref[_OfBackward], ...]
 
     def let_go(self) -> None:
         """Hold what is saved no longer: the compiled backward that runs now frees it."""
@@ -212,9 +289,10 @@ class _Call:
     def freed(self, number: int | None = None) -> int:
         """What backwards have freed, other than that of a number."""
         found = 0
-        for one, bits in list(self.spent.items()):
-            if one != number:
-                found |= bits
+        if self.spent is not None:
+            for one, bits in list(self.spent.items()):
+                if one != number:
+                    found |= bits
         return found
 
     def observed(self) -> int:
@@ -222,9 +300,11 @@ class _Call:
         nodes = self.nodes
         found = self.hooked & nodes.leading
         of_some = not runs_in_this_backward(nodes.anything)
-        for tangent, (reference, hooks) in self.watched.items():
-            tensor = reference()
-            if hooks or (tensor is not None and tensor.retains_grad):
+        hooks = self.hooks
+        for tangent in nodes.interior:
+            tensor = self.tensors[tangent]()
+            retains = tensor is not None and tensor.retains_grad
+            if retains or (hooks is not None and hooks.get(tangent)):
                 found |= 1 << tangent
             elif of_some:
                 # Autograd doesn't tell what it was asked for: all that it comes by may be that.
@@ -236,39 +316,73 @@ class _Call:
     def wanted(self) -> list[bool]:
         """For each input with a gradient whether the backward that runs in this thread asks for it."""
         nodes = self.nodes
-        found = [False] * sum(map(len, nodes.inputs))
+        found = [False] * nodes.differentiable
         for tangent, reference in enumerate(self.results):
             node = reference()
+            if node is None:
+                continue
             tokens, direct = nodes.edges[tangent], nodes.direct[tangent]
-            behind = 0 if node is None else len(tokens) + (len(direct) + 1 if direct else 0)
-            edges = () if node is None else node.next_functions[-behind:]
+            own = nodes.own_inputs if tangent == nodes.first else ()
+            count = len(tokens) + (len(direct) + 1 if direct else 0) + len(own)
+            edges = node.next_functions[-count:]
             for number, (inputs, _) in zip(tokens, edges, strict=False):
                 places = nodes.inputs[number]
-                for place, (one, _) in zip(
-                    places, inputs.next_functions[-len(places) :], strict=True
-                ):
+                behind = inputs.next_functions[-len(places) :]
+                for place, (one, _) in zip(places, behind, strict=True):
                     found[place] |= is_wanted(one)
+            for place, (one, _) in zip(own, edges[count - len(own) :], strict=True):
+                found[place] |= is_wanted(one)
         return found
 
-    def running(self) -> _Running:
+    def of_now(self) -> _OfBackward:
         """The backward that runs in this thread."""
         number = current_backward()
         found = self._found(number)
         if found is None:
-            with self._lock:
+            with self.nodes.lock:
                 found = self._found(number)
                 if found is None:
-                    found = _Running(self, number)
-                    others = [one for one in self._running if one() is not None]
-                    self._running = [*others, ref(found)]
+                    lock = threading.RLock()
+                    found = self.nodes.running(self, number, self.nodes.count, lock)
+                    others = [one for one in self.running if one() is not None]
+                    self.running = (*others, ref(found))
         return found
 
-    def _found(self, number: int) -> _Running | None:
-        for reference in self._running:
+    def _found(self, number: int) -> _OfBackward | None:
+        for reference in self.running:
             found = reference()
             if found is not None and found.number == number:
                 return found
         return None
+
+
+class _Call(_OfCall):
+    """The same, with its fields in Python."""
+
+    __slots__ = (
+        "beside",
+        "context",
+        "hooked",
+        "hooks",
+        "nodes",
+        "owner",
+        "results",
+        "running",
+        "spent",
+        "tensors",
+    )
+
+    def __init__(self, nodes: Nodes, context: Any, owner: Any, results: int) -> None:
+        self.nodes = nodes
+        self.context = context
+        self.owner = owner
+        self.tensors = [None] * results
+        self.results = [None] * results
+        self.hooks = None
+        self.hooked = 0
+        self.beside = None
+        self.spent = None
+        self.running = ()
 
 
 class _Freed:
@@ -282,10 +396,11 @@ class _Freed:
         self.saved_tensors = (None,) * tensors
 
 
-class _Running:
+class _OfBackward:
     """What one backward has brought to the nodes of one call so far.
 
-    It lives as long as its ticket, a gradient on its way to an inputs' node, and dies with an abandoned backward.
+    It lives as long as its ticket, a gradient on its way to an inputs' node, and dies with an abandoned backward. What
+    is for the inputs of the first result's node has no ticket: that node's context holds it until the node runs.
 
     Attributes:
         call: The call.
@@ -296,36 +411,28 @@ class _Running:
         gradients: Of the inputs whose nodes have not run yet.
         arriving: At the results that it ends at, until a node that leads there brings it.
         ticketed: Inputs' nodes that the ticket goes to, as bits.
+        lock: Held by a thread that looks at this and changes it.
+        busy: While a compiled backward is prepared and runs: what it brings is not here yet.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "_lock",
-        "arrived",
-        "arriving",
-        "call",
-        "fresh",
-        "given",
-        "gradients",
-        "number",
-        "ticketed",
-    )
+    if not TYPE_CHECKING:
+        __slots__ = ()
 
-    def __init__(self, call: _Call, number: int) -> None:
-        self.call = call
-        self.number = number
-        self.arrived = 0
-        self.fresh = 0
-        self.given: list[Any] = [None] * call.nodes.count
-        self.gradients: dict[int, Any] = {}
-        self.arriving: dict[int, Any] = {}
-        self.ticketed = 0
-        self._lock = threading.RLock()
+    call: _OfCall
+    number: int
+    arrived: int
+    fresh: int
+    given: list[Any]
+    gradients: dict[int, Any]
+    arriving: dict[int, Any]
+    ticketed: int
+    lock: Any
+    busy: bool
 
     def arrive(self, tangent: int, gradient: Any) -> None:
         """Take what arrived at a result's node."""
         nodes = self.call.nodes
-        with self._lock:
+        with self.lock:
             self.arrived |= 1 << tangent
             if gradient is not None:
                 self.given[nodes.values[tangent]] = gradient
@@ -338,7 +445,7 @@ class _Running:
             RuntimeError: autograd's own, if what is behind it was freed.
         """
         nodes, call = self.call.nodes, self.call
-        with self._lock:
+        with self.lock:
             ends = call.observed() & ~self.arrived if nodes.direct[tangent] else 0
             if nodes.behind(tangent, ends) & call.freed(self.number):
                 raise RuntimeError(nodes.second_backward)
@@ -350,20 +457,36 @@ class _Running:
                 self._advance(ends)
             return [self.arriving.pop(one, None) for one in nodes.direct[tangent]]
 
-    def take(self, number: int) -> list[Any]:
-        """The gradients of an inputs' node, which runs now."""
-        with self._lock:
+    def take(self, places: Sequence[int]) -> list[Any]:
+        """The gradients of inputs, whose node runs now."""
+        with self.lock:
             if self.fresh:
                 self._advance(0)
-            return [self.gradients.pop(place, None) for place in self.call.nodes.inputs[number]]
+            return [self.gradients.pop(place, None) for place in places]
+
+    def hold(self) -> None:
+        """Stay until the first result's node takes what is for its inputs, if it runs in this backward."""
+        if self.fresh or self.gradients:
+            node = self.call.results[self.call.nodes.first]()
+            if node is not None and any(_runs(one) for one, _ in node.next_functions):
+                node.held[self.number] = self
 
     def _advance(self, ends: int) -> None:
         """Run the compiled backward with what arrived since the last time, to the results of the bits of `ends`."""
+        self.busy = True
+        try:
+            self._run(ends)
+        finally:
+            self.busy = False
+
+    def _run(self, ends: int) -> None:
         nodes, call = self.call.nodes, self.call
         given, self.given = self.given, [None] * nodes.count
         fresh, self.fresh = self.fresh, 0
         freeing = False
         if not keeps_graph() and type(call.context) is not _Freed:
+            if call.spent is None:
+                call.spent = {}
             freed = call.spent.get(self.number, 0)
             for tangent in bits_of(fresh):
                 freed |= nodes.behind(tangent, ends)
@@ -402,6 +525,51 @@ class _Running:
         return False
 
 
+class _Running(_OfBackward):
+    """The same, with its fields in Python."""
+
+    __slots__ = (
+        "__weakref__",
+        "arrived",
+        "arriving",
+        "busy",
+        "call",
+        "fresh",
+        "given",
+        "gradients",
+        "lock",
+        "number",
+        "ticketed",
+    )
+
+    def __init__(self, call: _OfCall, number: int, values: int, lock: Any) -> None:
+        self.call = call
+        self.number = number
+        self.arrived = 0
+        self.fresh = 0
+        self.given = [None] * values
+        self.gradients = {}
+        self.arriving = {}
+        self.ticketed = 0
+        self.lock = lock
+        self.busy = False
+
+
+_CallInC: Any = None
+_RunningInC: Any = None
+if _native.node is not None:  # the same, with their fields in C
+    _CallInC = type("_Call", (_OfCall, _native.node.CallFields), {"__slots__": ()})
+    _RunningInC = type("_Running", (_OfBackward, _native.node.RunningFields), {"__slots__": ()})
+
+
+def _runs(node: Any) -> bool:
+    """Whether the backward of now runs this node, or was asked for the tensor that it is of."""
+    try:
+        return node is not None and runs_in_this_backward(node)
+    except RuntimeError:  # autograd doesn't say it of a leaf that was asked for
+        return True
+
+
 def _add(sums: dict[int, Any], keys: Iterable[int], gradients: Iterable[Any]) -> None:
     """Add gradients to those that there are."""
     for key, gradient in zip(keys, gradients, strict=False):
@@ -411,12 +579,19 @@ def _add(sums: dict[int, Any], keys: Iterable[int], gradients: Iterable[Any]) ->
 
 
 class _Hookable:
-    """Part of a result's context: notes hooks of the node, which see the gradient that arrives."""
+    """Part of a result's context: notes hooks of the node and of the result, which see the gradient that arrives."""
 
     __slots__ = ()
 
-    call: _Call
+    call: _OfCall
     number: int
+
+    def _register_hook_dict(self, tensor: torch.Tensor) -> None:
+        """As autograd has it: from now on it calls what is in the tensor's dict of hooks."""
+        call = self.call
+        with call.nodes.lock:
+            call.hooks = {**(call.hooks or {}), self.number: tensor._backward_hooks}
+        super()._register_hook_dict(tensor)  # type: ignore[misc] # of the node's class
 
     def register_prehook(self, hook: Callable[..., Any]) -> Any:
         """As autograd has it."""
@@ -429,26 +604,74 @@ class _Hookable:
         return super().register_hook(hook)  # type: ignore[misc] # of the node's class
 
 
+class _Steps:
+    """What runs in the nodes: the Python form."""
+
+    __slots__ = ()
+
+    @staticmethod
+    def inputs_forward(ctx: Any, number: int, token: torch.Tensor, *_inputs: Any) -> torch.Tensor:
+        """The token."""
+        ctx.number = number  # a ticket is never absent
+        return token.detach()
+
+    @staticmethod
+    def inputs_backward(ctx: Any, ticket: Any) -> Any:
+        """Their gradients."""
+        running = ticket.running
+        return None, None, *running.take(running.call.nodes.inputs[ctx.number])
+
+    @staticmethod
+    def results_forward(
+        ctx: Any, call: _OfCall, number: int, value: list[torch.Tensor], *_edges: Any
+    ) -> torch.Tensor:
+        """The result, as a tensor that only its memory and version connects with the whole call's."""
+        ctx.set_materialize_grads(False)
+        ctx.number = number
+        ctx.call = call
+        call.results[number] = ref(ctx)
+        if number == call.nodes.first:
+            ctx.held = {}
+        return value[0].detach()
+
+    @staticmethod
+    def results_backward(ctx: Any, gradient: Any) -> Any:
+        """A ticket for each inputs' node that has none yet."""
+        call, number = ctx.call, ctx.number
+        running = call.of_now()
+        running.arrive(number, gradient)
+        sent = running.sent(number)
+        nodes = call.nodes
+        edges = nodes.edges[number]
+        tickets: list[Any] = [None] * len(edges)
+        ticket = None
+        for place, at in enumerate(edges):
+            if not running.ticketed >> at & 1:
+                running.ticketed |= 1 << at
+                if ticket is None:
+                    ticket = nodes.token.detach()
+                    ticket.running = running
+                tickets[place] = ticket
+        if number == nodes.first:
+            ctx.held.pop(running.number, None)
+            return None, None, None, *tickets, *running.take(nodes.own_inputs)
+        if nodes.leading_to_first >> number & 1:
+            running.hold()
+        if sent:
+            return None, None, None, *tickets, *sent, None
+        return None, None, None, *tickets
+
+
 def _functions(
-    kind: type,
+    kind: type, steps: Any
 ) -> tuple[type[torch.autograd.Function], type[torch.autograd.Function]]:
     """The autograd functions of inputs' and of results' nodes of one graph."""
 
     class CompiledInputs(torch.autograd.Function, metaclass=kind):  # type: ignore[metaclass] # chosen by the caller
         """Inputs that the same results lead to -> a token, which those results are made from."""
 
-        @staticmethod
-        def forward(ctx: Any, number: int, token: torch.Tensor, *_inputs: Any) -> torch.Tensor:
-            """The token."""
-            ctx.set_materialize_grads(False)
-            ctx.number = number
-            return token.detach()
-
-        @staticmethod
-        def backward(ctx: Any, ticket: Any) -> Any:
-            """Their gradients."""
-            return None, None, *ticket.running.take(ctx.number)
-
+        forward = staticmethod(steps.inputs_forward)
+        backward = staticmethod(steps.inputs_backward)
         setup_context = staticmethod(torch.autograd.Function.setup_context)
         clear_saved_tensors_on_access = False
         boxed_grads_call = False
@@ -456,44 +679,14 @@ def _functions(
     class CompiledResult(torch.autograd.Function, metaclass=kind):  # type: ignore[metaclass] # chosen by the caller
         """Tokens, and results that it is made of -> a result that leads to these and to the tokens' inputs."""
 
-        @staticmethod
-        def forward(
-            ctx: Any, call: _Call, number: int, value: list[torch.Tensor], *_edges: Any
-        ) -> torch.Tensor:
-            """The result, as a tensor that only its memory and version connects with the whole call's."""
-            ctx.set_materialize_grads(False)
-            ctx.number = number
-            ctx.call = call
-            call.results[number] = ref(ctx)
-            return value[0].detach()
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            """A ticket for each inputs' node that has none yet."""
-            call, number = ctx.call, ctx.number
-            running = call.running()
-            running.arrive(number, gradient)
-            sent = running.sent(number)
-            edges = call.nodes.edges[number]
-            tickets: list[Any] = [None] * len(edges)
-            ticket = None
-            for place, at in enumerate(edges):
-                if not running.ticketed >> at & 1:
-                    running.ticketed |= 1 << at
-                    if ticket is None:
-                        ticket = call.nodes.token.detach()
-                        ticket.running = running
-                    tickets[place] = ticket
-            if sent:
-                return None, None, None, *tickets, *sent, None
-            return None, None, None, *tickets
-
+        forward = staticmethod(steps.results_forward)
+        backward = staticmethod(steps.results_backward)
         setup_context = staticmethod(torch.autograd.Function.setup_context)
         clear_saved_tensors_on_access = False
         boxed_grads_call = False
 
     call_backward_directly(CompiledInputs, "number")
-    call_backward_directly(CompiledResult, "number", "call", bases=(_Hookable,))
+    call_backward_directly(CompiledResult, "number", "call", "held", bases=(_Hookable,))
     answer_at_once(CompiledInputs)
     answer_at_once(CompiledResult)
     return CompiledInputs, CompiledResult

@@ -44,6 +44,7 @@ from aot_autograd.runtime import (
 )
 from aot_autograd.seeds import generator_states, generators_as
 from aot_autograd.spared import Spared, outside_tensors
+from aot_autograd.stowed import SECOND_BACKWARD, changed_since
 from aot_autograd.subclasses import gradients_of_results
 from aot_autograd.tangents import (
     present,
@@ -62,13 +63,6 @@ if TYPE_CHECKING:
     from aot_autograd.runtime import Boxed, Sizes
 
 Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
-
-_SECOND_BACKWARD = (
-    "Trying to backward through the graph a second time (or directly access saved tensors after "
-    "they have already been freed). Saved intermediate values of the graph are freed when you call "
-    ".backward() or autograd.grad(). Specify retain_graph=True if you need to backward through the "
-    "graph a second time or if you need to access saved tensors after calling backward."
-)
 
 
 @dataclass(slots=True)
@@ -108,16 +102,20 @@ def training_callable(compiled: Compiled) -> Boxed:
     if metadata.connections is not None:
         nodes = _several_nodes(compiled, metadata.connections)
         apply, in_transforms = nodes.apply, nodes.apply_in_transforms
+        with_hooks = nodes.apply_with_hooks
     else:
         node = autograd_node(compiled)
         apply, in_transforms = apply_without_transforms(node), node.apply
+        with_hooks = apply
     differentiable = picker(metadata.differentiable)
     beside = metadata.beside
     grad_mode = torch.is_grad_enabled
 
     def tracked(args: list[Any], sizes: Sizes | None = None) -> Any:
-        of_now = in_transforms if transforms_active() else apply
+        transforms = transforms_active()
+        of_now = in_transforms if transforms else apply
         if saved_tensor_hooks() is not None:
+            of_now = in_transforms if transforms else with_hooks
             with layouts_restored(), torch.enable_grad():
                 return of_now(args, sizes, *differentiable(args))
         if grad_mode():
@@ -218,7 +216,7 @@ def _several_nodes(compiled: Compiled, connections: Connections) -> Nodes:
         reads_tensors,
         len(keeping.inputs) + len(keeping.outputs),
         _FUNCTION_CLASS,
-        _SECOND_BACKWARD,
+        SECOND_BACKWARD,
     )
 
 
@@ -549,7 +547,7 @@ def differentiable_backward(
         RuntimeError: eager's own, if they are gone or were changed in between.
     """
     if compiled.double is None or primals is None:
-        raise RuntimeError(_SECOND_BACKWARD)
+        raise RuntimeError(SECOND_BACKWARD)
     # What the function itself changes was kept before the change, or not read: running statistics, mostly.
     own = compiled.metadata.rewritten
     for number, version in zip(_counted(keeping, primals), versions, strict=True):
@@ -557,9 +555,5 @@ def differentiable_backward(
         if number in own:
             continue
         if not primal.is_inference() and primal._version != version:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an "
-                f"inplace operation: [{primal.type()} {list(primal.shape)}] is at version "
-                f"{primal._version}; expected version {version} instead."
-            )
+            raise changed_since(primal, version)
     return compiled.double
