@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from aot_autograd._torch import add_dimension, library_paths
+from aot_autograd._torch import FORWARD_LEVELS, add_dimension, library_paths
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["node"]
 
 _LOG = logging.getLogger("aot_autograd")
-_FACE = 11  # counts changes of what the types of `_node.c` and `_nodes.c` are called with
+_FACE = 12  # counts changes of what the types of `_node.c` and `_nodes.c` are called with
 
 
 def _found() -> ModuleType | None:
@@ -49,7 +49,7 @@ def _works(module: ModuleType) -> bool:
     """
     try:
         dense = torch.ones(2, device="cpu")
-        if not module.set_up(*library_paths(), dense):
+        if not module.set_up(*library_paths(), dense, FORWARD_LEVELS):
             return False
         if not module.has_memory(dense) or module.has_memory(add_dimension(dense, (False, 1))):
             return False

@@ -17,7 +17,7 @@ int add_nodes(PyObject *module); /* of _nodes.c */
 
 static struct {
   PyObject *version, *to_save, *kept, *materialize, *constant, *saved, *clear, *contiguous, *is_contiguous, *stride,
-      *is_neg, *is_conj, *address, *data_ptr, *asked;
+      *is_neg, *is_conj, *address, *data_ptr, *asked, *level;
 } names;
 
 /* ---- numbers that Python gave as a tuple ---------------------------------------------------------------------------- */
@@ -119,6 +119,14 @@ static int has_memory(PyObject *tensor) {
   return address != NULL;
 }
 
+/* Whether derivatives are carried forward, in dual tensors: known from the namespace of torch.autograd.forward_ad. */
+static PyObject *forward_ad;
+
+static int carries_forward(void) {
+  PyObject *level = forward_ad ? PyDict_GetItemWithError(forward_ad, names.level) : NULL;
+  return !level || !PyLong_CheckExact(level) || PyLong_AsLong(level) >= 0;
+}
+
 static PyObject *has_memory_of(PyObject *module, PyObject *tensor) { return PyBool_FromLong(has_memory(tensor)); }
 
 /* Find has_storage() in libc10, and where a tensor refers to its C++ part; without both a method is called. */
@@ -165,11 +173,13 @@ static PyObject *spread(PyObject *tensor, Py_ssize_t item) {
   return made;
 }
 
-/* set_up(libtorch_cpu, libtorch_python, libc10, any tensor): whether spread() works from now on. */
+/* set_up(libtorch_cpu, libtorch_python, libc10, any tensor, namespace of torch.autograd.forward_ad): whether spread()
+ * works from now on. */
 static PyObject *set_up(PyObject *module, PyObject *args) {
   const char *cpu, *python, *c10;
-  PyObject *sample;
-  if (!PyArg_ParseTuple(args, "sssO", &cpu, &python, &c10, &sample)) return NULL;
+  PyObject *sample, *levels;
+  if (!PyArg_ParseTuple(args, "sssOO!", &cpu, &python, &c10, &sample, &PyDict_Type, &levels)) return NULL;
+  Py_XSETREF(forward_ad, Py_NewRef(levels));
   find_memory(c10, sample);
   void *libraries[2] = {dlopen(cpu, RTLD_NOW | RTLD_NOLOAD), dlopen(python, RTLD_NOW | RTLD_NOLOAD)};
   struct { void *field; int library; const char *name; } wanted[] = {
@@ -686,7 +696,7 @@ static PyObject *backward_run(PyObject *object, PyObject *const *args, size_t fl
   PyObject *tangents = NULL, *entry = NULL;
   int differentiable = asked(self->grad_mode);
   if (differentiable < 0) return NULL;
-  if (!differentiable && within(&self->wanted, count - 1)) {
+  if (!differentiable && !carries_forward() && within(&self->wanted, count - 1)) {
     tangents = tangents_of(self, args + 1, &absent);
     if (tangents) entry = resolved(self, absent);
   }
@@ -832,7 +842,7 @@ PyMODINIT_FUNC PyInit__node(void) {
       {&names.version, "_version"}, {&names.to_save, "to_save"}, {&names.kept, "kept"},
       {&names.materialize, "materialize_grads"}, {&names.constant, "non_differentiable"}, {&names.saved, "saved_tensors"},
       {&names.clear, "maybe_clear_saved_tensors"}, {&names.contiguous, "contiguous"},
-      {&names.is_contiguous, "is_contiguous"}, {&names.stride, "stride"}, {&names.address, "_cdata"}, {&names.data_ptr, "data_ptr"}, {&names.is_neg, "is_neg"}, {&names.is_conj, "is_conj"}, {&names.asked, "_asked"},
+      {&names.is_contiguous, "is_contiguous"}, {&names.stride, "stride"}, {&names.address, "_cdata"}, {&names.data_ptr, "data_ptr"}, {&names.is_neg, "is_neg"}, {&names.is_conj, "is_conj"}, {&names.asked, "_asked"}, {&names.level, "_current_level"},
   };
   for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
     if (!*wanted[k].name && !(*wanted[k].name = PyUnicode_InternFromString(wanted[k].text))) return NULL;
@@ -841,7 +851,7 @@ PyMODINIT_FUNC PyInit__node(void) {
   if (module && (PyModule_AddObjectRef(module, "Call", (PyObject *)&CallType) ||
                  PyModule_AddObjectRef(module, "Forward", (PyObject *)&ForwardType) ||
                  PyModule_AddObjectRef(module, "Backward", (PyObject *)&BackwardType) ||
-                 add_nodes(module) || PyModule_AddIntConstant(module, "FACE", 11))) /* _native.py refuses other numbers */
+                 add_nodes(module) || PyModule_AddIntConstant(module, "FACE", 12))) /* _native.py refuses other numbers */
     Py_CLEAR(module);
   return module;
 }

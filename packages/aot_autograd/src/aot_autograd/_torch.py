@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 __all__ = [
+    "FORWARD_LEVELS",
     "Dimension",
     "OpOverload",
     "OpOverloadPacket",
@@ -50,6 +51,7 @@ __all__ = [
     "increment_version",
     "inside_of",
     "is_checkpoint_hook",
+    "is_dual",
     "is_kept_by_policy",
     "is_made_without_grad",
     "is_one_of_several_views",
@@ -299,6 +301,17 @@ def call_backward_directly(
         "apply": function.backward,
     }
     function._backward_cls = type(made.__name__, (*bases, BackwardCFunction), members)
+
+
+FORWARD_LEVELS: dict[str, Any] = vars(torch.autograd.forward_ad)
+"""The namespace that holds `_current_level`, which the extension reads."""
+
+
+def is_dual(tensor: torch.Tensor) -> bool:
+    """Whether a tensor carries a derivative forward; dual tensors belong to a level that is entered."""
+    if FORWARD_LEVELS["_current_level"] < 0:
+        return False
+    return torch.autograd.forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def edge_of_leaf(leaf: torch.Tensor) -> Any:

@@ -23,6 +23,7 @@ from aot_autograd._torch import (
     dimension_of_autograd,
     has_memory,
     inside_of,
+    is_dual,
     level_of,
     levels_of_gradients,
     outside_of_transforms,
@@ -47,13 +48,21 @@ def of_one_or_many(backward: Callable[..., Any], many: Many) -> Callable[..., An
 
     Behind the gradients it may be given the call whose nodes ask for them (`nodes.py`).
     """
-    places = many.places
+    places, source = many.places, many.source
 
     def run(context: Any, ends: int, gradients: Sequence[Any]) -> Any:
         for place in places:
             gradient = gradients[place]
-            if gradient is not None and not has_memory(gradient) and _is_of_transform(gradient):
+            if gradient is None:
+                continue
+            if not has_memory(gradient) and _is_of_transform(gradient):
                 return many(context, ends, gradients)
+            if is_dual(gradient):
+                raise UnsupportedTransform(
+                    f"the backward of {source} for a gradient that carries a derivative forward",
+                    "a compiled backward would lose what a dual tensor carries",
+                    "call the function inside of the dual level too, where it runs uncompiled",
+                )
         return backward(context, ends, gradients)
 
     return run
@@ -79,6 +88,7 @@ class Many:
         "_metadata",
         "_retaining",
         "places",
+        "source",
     )
 
     def __init__(
@@ -92,7 +102,7 @@ class Many:
         self._backward, self._make_retaining = backward, make_retaining
         self._retaining: Callable[..., Any] | None = None
         self._mapped, self._keeps, self._metadata = mapped, keeps, metadata
-        self.places = tangent_outputs(metadata)
+        self.places, self.source = tangent_outputs(metadata), metadata.source
 
     def __call__(self, context: Any, ends: int, gradients: Sequence[Any]) -> tuple[Any, ...]:
         """What `backward` gives, of which each stands for as many."""

@@ -53,3 +53,20 @@ def test_a_level_inside_of_the_compiled_function():
     compile_api.reset()
     x, tangent = torch.randn(2, 4)
     torch.testing.assert_close(compile_api.compile(inside)(x, tangent), inside(x, tangent))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_dual_gradient_is_refused(several):
+    """Not lost: where the call was made outside of the level, nothing can follow what its backward does."""
+
+    def both(x):
+        return function(x), x.cos()
+
+    compile_api.reset()
+    x = torch.randn(4, requires_grad=True)
+    found = compile_api.compile(both if several else function)(x)
+    result = found[0] if several else found
+    with forward_ad.dual_level():
+        with pytest.raises(Exception, match="carries a derivative forward"):
+            torch.autograd.grad(result, x, forward_ad.make_dual(torch.ones(4), torch.ones(4)))
+        torch.autograd.grad(compile_api.compile(function)(x), x, torch.ones(4))
