@@ -353,3 +353,45 @@ def test_a_gradient_that_misses_a_part_is_told_of(function, told):
             if not watched:
                 assert not seen
     assert [one.category for one in seen] == [aot_autograd.IncompleteGradient] * told
+
+
+def of_an_inner_leaf(x):
+    leaf = x.detach().clone().requires_grad_()
+    return leaf * x.detach() * 2
+
+
+def beside_one(x):
+    leaf = x.detach().clone().requires_grad_()
+    return leaf * 2, x * 3
+
+
+def chained_beyond(x):
+    leaf = x.detach().clone().requires_grad_()
+    first = leaf.sin()
+    return first, (first * 2).sum()
+
+
+@pytest.mark.parametrize("requires_grad", [True, False])
+@pytest.mark.parametrize("function", [of_an_inner_leaf, beside_one, chained_beyond])
+def test_results_that_lead_to_no_argument(function, requires_grad):
+    """They require a gradient all the same, and a backward of the arguments doesn't come by them."""
+
+    def run(called):
+        x = torch.ones(3, requires_grad=requires_grad)
+        found = called(x)
+        found = [
+            one for one in (found if isinstance(found, tuple) else (found,)) if one.requires_grad
+        ]
+        seen = []
+        for number, one in enumerate(found):
+            assert not one.is_leaf
+            one.register_hook(lambda gradient, n=number: seen.append((n, gradient)))
+        total = sum(one.sum() for one in found)
+        gradients = []
+        if requires_grad:
+            gradients = torch.autograd.grad(total, [x], allow_unused=True, retain_graph=True)
+        before = len(seen)
+        total.backward()
+        return len(found), before, seen, gradients, x.grad
+
+    assert_same(run(compiled(function)), run(function))

@@ -59,16 +59,14 @@ class _Behind:
 
 def connections(
     targets: Sequence[torch.Tensor], leaves: Sequence[Any], beside: Sequence[torch.Tensor] = ()
-) -> Connections | None:
-    """What is behind each of the targets; None where there is nothing to tell.
+) -> Connections:
+    """What is behind each of the targets.
 
     Args:
         targets: The results with a gradient.
         leaves: In the place of each input a leaf, or the edge at which its gradient arrives.
         beside: What the caller gets that is made of the results, or of arguments, after a call.
     """
-    if not leaves or (len(targets) < 2 and not beside):
-        return None
     numbers: dict[Any, int] = {}
     for number, leaf in enumerate(leaves):
         node = getattr(leaf, "node", None)
@@ -118,8 +116,6 @@ def connections(
                     results |= also.results
             behind[node] = _Behind(inputs, kept, own, results, also_beside)
     found = [behind[root] for root in roots]
-    if len(targets) < 2 and not found[0].beside:
-        return None
     own_classes, kept_classes = _classes(found, keeping)
     return Connections(
         tuple([one.inputs for one in found]),
@@ -165,20 +161,21 @@ def _union(masks: Sequence[int]) -> int:
     return together
 
 
-def selected(found: Connections | None, inputs: Sequence[int]) -> Connections | None:
+def selected(found: Connections, inputs: Sequence[int]) -> Connections | None:
     """The same for these of the inputs alone.
 
     Returns:
-        None where what is known can't be all: an input that has a gradient and no result leads to gets it from a
-        backward inside of the backward.
+        None where one autograd node is what it amounts to: there is one result, which leads to all of these; and where
+        what is known can't be all: an input that has a gradient and no result leads to gets it from a backward inside
+        of the backward.
     """
-    if found is None:
-        return None
     reached = tuple(
         [sum((mask >> old & 1) << new for new, old in enumerate(inputs)) for mask in found.reached]
     )
     everything = (1 << len(inputs)) - 1
-    if _union(reached) != everything or not all(reached):
+    if _union(reached) != everything:
+        return None
+    if len(reached) == 1 and reached[0] and not found.beside[0]:
         return None
     return replace(found, reached=reached)
 

@@ -207,12 +207,13 @@ def _with_influence(
     differentiable = tuple(number for number, leaf in enumerate(leaves) if leaf is not None)
     if gradients is None:
         return (), None, None
-    if not any(gradients):
-        return differentiable, gradients, None
+    if not any(gradients) and found is not None and any(found.reached):
+        return differentiable, gradients, None  # a backward from there raises
     # An input without gradient gets no edge, as in eager.
     places = [place for place, one in enumerate(gradients) if one]
     numbers = tuple([differentiable[place] for place in places])
-    return numbers, [gradients[place] for place in places], selected(found, places)
+    connected = None if found is None else selected(found, places)
+    return numbers, [gradients[place] for place in places], connected
 
 
 def _flat_nodes(gradients: Sequence[Any]) -> list[Any]:
@@ -312,12 +313,17 @@ def _record_backward(
         fake = FakeTensor.create(meta, context, environment=context.environment)
         tangents.append(context.bind(fake, node, None))
     wanted = [_gradient_edge(leaf, targets) for leaf in leaves if leaf is not None]
-    found = connections(targets, wanted, list(observation.beside.values()))
+    beside = list(observation.beside.values())
+    found = None
+    if len(targets) > 1 or beside:
+        found = connections(targets, wanted, beside)
     interior = [] if found is None else [targets[number] for number in found.interior]
     gradients: Sequence[Any] = ()
-    if wanted:
+    if wanted or interior:
         with AutocastOff():
             gradients = _gradients(context, targets, [*wanted, *interior], tangents)
+    if found is None and all(one is None for one in gradients):
+        found = connections(targets, wanted)  # it leads to no input, or its backward raises
     after = [
         argument.record.storage.generation if isinstance(argument, FakeTensor) else 0
         for argument in observation.arguments

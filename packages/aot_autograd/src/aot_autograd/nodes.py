@@ -71,6 +71,9 @@ class Nodes:
         saved: How many tensors are.
         kind: The metaclass of autograd functions.
         second_backward: What autograd says of a second backward.
+
+    Attributes:
+        alone: The results that lead to no input and no other result.
     """
 
     def __init__(
@@ -107,9 +110,15 @@ class Nodes:
         self.inputs, self.edges, self.own_inputs, self.leading_to_first = with_the_first(
             found, inputs, edges
         )
+        self.alone = frozenset(
+            tangent
+            for tangent, reached in enumerate(found.reached)
+            if not reached and not self.direct[tangent]
+        )
         with torch.inference_mode(mode=False):
             self._leaf = torch.zeros((), device="cpu", requires_grad=True)
-            # Runs, with nothing to do, in a backward of all that there is, and in none that was asked for some tensors.
+            # Runs, with nothing to do, in a backward of all that there is, and in none that was asked for some tensors;
+            # and is behind results that lead nowhere.
             self._anything, self.anything = self._leaf.detach().requires_grad_(), None
             if self.interior:
                 self.anything = edge_of_leaf(self._anything)
@@ -137,7 +146,7 @@ class Nodes:
         """The C form of what runs at each call; None where there is none, or a graph has too much of something."""
         if _native.node is None or max(len(self.values), len(self.inputs)) > _MOST_BITS:
             return None
-        if any(self.beside):  # what the caller got beside is for Python to look at
+        if any(self.beside) or self.alone:  # what is rare is for Python to look at
             return None
         return _native.node.Maker(
             nodes=self,
@@ -226,6 +235,8 @@ class Nodes:
                 edges.append(self._anything)
             if tangent == self.first:
                 edges += [inputs[at] for at in self.own_inputs]
+            if tangent in self.alone:
+                edges.append(self._anything)
             # In a list, out of autograd's sight: the whole call's node is behind no result.
             value = of_results(call, tangent, [values[place]], *edges)
             values[place] = value
@@ -319,7 +330,7 @@ class _OfCall:
         found = [False] * nodes.differentiable
         for tangent, reference in enumerate(self.results):
             node = reference()
-            if node is None:
+            if node is None or tangent in nodes.alone:
                 continue
             tokens, direct = nodes.edges[tangent], nodes.direct[tangent]
             own = nodes.own_inputs if tangent == nodes.first else ()
@@ -642,6 +653,8 @@ class _Steps:
         running.arrive(number, gradient)
         sent = running.sent(number)
         nodes = call.nodes
+        if number in nodes.alone:
+            return None, None, None, None
         edges = nodes.edges[number]
         tickets: list[Any] = [None] * len(edges)
         ticket = None
