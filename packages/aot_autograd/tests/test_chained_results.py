@@ -68,7 +68,7 @@ def watch(result, way, tell):
 
 
 def left_by(program, compile_function, texts):
-    """What a program leaves; of errors the numbers of their `texts`."""
+    """What a program leaves, what was told, and the number among `texts` of the error that ended it, or None."""
     inputs, instructions, results, watched, steps = program
 
     def function(*given):
@@ -106,7 +106,7 @@ def left_by(program, compile_function, texts):
                     total, [*wanted, *leaves], create_graph=True, allow_unused=True
                 )
                 found.append(list(map(value_of, firsts)))
-                return found, told
+                return found, told, None
             else:
                 more = leaves if way == "grad of both" else []
                 found.append(
@@ -115,23 +115,30 @@ def left_by(program, compile_function, texts):
                     )
                 )
         except RuntimeError as error:
-            return [*found, texts.setdefault(str(error)[:60], len(texts))], {}
+            return found, told, texts.setdefault(str(error)[:60], len(texts))
         found.append([value_of(one.grad) for one in leaves])
         found.append(
             [value_of(one.grad) if one is not None and one.retains_grad else 0 for one in made]
         )
-    return found, told
+    return found, told, None
 
 
 @pytest.mark.filterwarnings("ignore::aot_autograd.FirstDerivativeOnly")
 @settings(max_examples=80, deadline=None, phases=[Phase.generate])
 @given(programs())
 def test_drawn(program):
-    eager = left_by(program, lambda function: function, texts := {})
-    ours = left_by(program, compiled, texts)
-    assert ours[1].keys() == eager[1].keys()
-    assert_same(ours[1], eager[1])
-    assert_same(ours[0], eager[0])
+    ours, told, error = left_by(program, compiled, texts := {})
+    eager, told_eager, error_eager = left_by(program, lambda function: function, texts)
+    if (error, len(ours)) != (error_eager, len(eager)):
+        # Of a graph that wasn't retained ours may have freed more, and less (README): all before that is the same.
+        assert not all(retain for *_, retain in program[-1])
+        same = min(len(ours), len(eager))
+        assert_same(ours[:same], eager[:same])
+    else:
+        assert_same(ours, eager)
+        if error is None:  # else how much of a backward has run is the order of its nodes
+            assert told.keys() == told_eager.keys()
+            assert_same(told, told_eager)
 
 
 def scores_and_loss(x, w):

@@ -490,12 +490,16 @@ static int leave(Running *running, PyObject *gradients) {
   return 0;
 }
 
-/* Whether the next compiled backward is the ordinary one: the first of its call, without derivatives of derivatives. */
+/* Whether the next compiled backward is the ordinary one: the first of its call, of all tensors, without derivatives of
+ * derivatives. */
 static int ordinary(Maker *self, CallFields *call, Running *running) {
   if (running->busy || !running->fresh || PyDict_GET_SIZE(running->gradients) || (call->spent && call->spent != Py_None)) return 0;
   PyObject *second = PyObject_CallNoArgs(self->grad_enabled);
   Py_XDECREF(second);
-  return second ? second == Py_False : -1;
+  if (second != Py_False || self->edge == Py_None) return second ? second == Py_False : -1;
+  PyObject *all = PyObject_CallOneArg(self->runs, self->edge); /* of some tensors it frees what is on their way */
+  Py_XDECREF(all);
+  return all ? all == Py_True : -1;
 }
 
 /* Run the compiled backward with what has arrived; the lock is held. */

@@ -401,6 +401,8 @@ def _is_zeros(node: fx.Node) -> bool:
     if name in ("full", "full_like", "new_full"):
         value = node.args[2 if name == "new_full" else 1] if len(node.args) > 1 else None
         return type(value) in (int, float) and value == 0
+    if name == "scalar_tensor":
+        return type(node.args[0]) in (int, float) and node.args[0] == 0
     return name in ("zeros", "zeros_like", "new_zeros")
 
 

@@ -27,8 +27,9 @@ class Connections:
         reached: For each result with a gradient its inputs, as bits.
         made_of: For each the results that its history meets first on some way, as bits: the direct ones.
         own: What a backward frees between it and these (or the inputs), as bits; things that the same results share
-            are one.
+            and that lead to the same are one.
         kept: The same for all that is behind it.
+        leading: For each of these things the inputs and the results that it leads to, as bits.
         order: The results in the order in which their nodes were made.
         beside: For each the tensors on eager's ways from it that are made of the results after a call, as bits.
     """
@@ -37,6 +38,7 @@ class Connections:
     made_of: tuple[int, ...]
     own: tuple[int, ...]
     kept: tuple[int, ...]
+    leading: tuple[tuple[int, int], ...]
     order: tuple[int, ...]
     beside: tuple[int, ...]
 
@@ -48,11 +50,21 @@ class Connections:
 
 @dataclass(frozen=True, slots=True)
 class _Behind:
-    """What is behind a node, as bits: inputs, nodes with saved tensors, and those of these that no result is before."""
+    """What is behind a node, as bits.
+
+    Attributes:
+        inputs: Inputs.
+        kept: Nodes with saved tensors.
+        own: Those of them that no result is before.
+        direct: Results that no other is before.
+        results: All results.
+        beside: What the caller gets that is made of results, or of arguments, after a call.
+    """
 
     inputs: int = 0
     kept: int = 0
     own: int = 0
+    direct: int = 0
     results: int = 0
     beside: int = 0
 
@@ -80,7 +92,7 @@ def connections(
     edges_beside = {(one.grad_fn, one.output_nr): 1 << number for number, one in enumerate(beside)}
     behind: dict[Any, _Behind] = {None: _Behind()}
     fields: dict[type, tuple[str, ...]] = {}
-    keeping = 0
+    leading: list[tuple[int, int]] = []
     for root in roots:
         stack = [root]
         while stack:
@@ -98,50 +110,54 @@ def connections(
             inputs = numbers.get(node, 0) | (
                 0 if variable is None else numbers.get(id(variable), 0)
             )
-            kept = 0
-            if variable is None and _keeps_tensors(node, fields):
-                kept = 1 << keeping
-                keeping += 1
-            own, results, also_beside = kept, 0, 0
+            kept = own = direct = results = also_beside = 0
             for edge in following:
                 also = behind[edge[0]]
                 inputs |= also.inputs
                 kept |= also.kept
                 also_beside |= also.beside | edges_beside.get(edge, 0)
                 result = edges.get(edge, 0)
+                results |= also.results | result
                 if result:
-                    results |= result
+                    direct |= result
                 else:
                     own |= also.own
-                    results |= also.results
-            behind[node] = _Behind(inputs, kept, own, results, also_beside)
+                    direct |= also.direct
+            if variable is None and _keeps_tensors(node, fields):
+                bit = 1 << len(leading)
+                leading.append((inputs, results))
+                kept, own = kept | bit, own | bit
+            behind[node] = _Behind(inputs, kept, own, direct, results, also_beside)
     found = [behind[root] for root in roots]
-    own_classes, kept_classes = _classes(found, keeping)
+    own_classes, kept_classes, leading_classes = _classes(found, leading)
     return Connections(
         tuple([one.inputs for one in found]),
-        tuple([one.results for one in found]),
+        tuple([one.direct for one in found]),
         own_classes,
         kept_classes,
+        leading_classes,
         tuple(sorted(range(len(roots)), key=lambda number: _age(roots[number]))),
         tuple([one.beside for one in found]),
     )
 
 
-def _classes(found: Sequence[_Behind], keeping: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """`own` and `kept` of each result, with one bit for all nodes that are in the same ones of these."""
-    classes: dict[tuple[int, ...], int] = {}
+def _classes(
+    found: Sequence[_Behind], leading: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[tuple[int, int], ...]]:
+    """`own`, `kept` and `leading`, with one bit for all nodes that are behind the same results and lead to the same."""
+    classes: dict[Any, int] = {}
     own, kept = [0] * len(found), [0] * len(found)
-    for node in range(keeping):
+    for node, further in enumerate(leading):
         sides = tuple([(one.kept >> node & 1) + (one.own >> node & 1) for one in found])
         if not any(sides):
             continue
-        bit = 1 << classes.setdefault(sides, len(classes))
+        bit = 1 << classes.setdefault((sides, further), len(classes))
         for number, side in enumerate(sides):
             if side:
                 kept[number] |= bit
             if side == 2:
                 own[number] |= bit
-    return tuple(own), tuple(kept)
+    return tuple(own), tuple(kept), tuple([further for _, further in classes])
 
 
 def bits_of(mask: int) -> Iterator[int]:
@@ -169,15 +185,18 @@ def selected(found: Connections, inputs: Sequence[int]) -> Connections | None:
         what is known can't be all: an input that has a gradient and no result leads to gets it from a backward inside
         of the backward.
     """
-    reached = tuple(
-        [sum((mask >> old & 1) << new for new, old in enumerate(inputs)) for mask in found.reached]
-    )
+
+    def renumbered(mask: int) -> int:
+        return sum((mask >> old & 1) << new for new, old in enumerate(inputs))
+
+    reached = tuple(map(renumbered, found.reached))
     everything = (1 << len(inputs)) - 1
     if _union(reached) != everything:
         return None
     if len(reached) == 1 and reached[0] and not found.beside[0]:
         return None
-    return replace(found, reached=reached)
+    leading = tuple([(renumbered(mask), results) for mask, results in found.leading])
+    return replace(found, reached=reached, leading=leading)
 
 
 def nodes_of_inputs(

@@ -97,6 +97,7 @@ class Nodes:
         self.second_backward = second_backward
         self.told = Told(metadata.source)
         self.made_of, self.own, self.kept = found.made_of, found.own, found.kept
+        self.leading_to = found.leading
         self.direct = tuple([tuple(bits_of(mask)) for mask in found.made_of])
         self.order, self.interior, self.beside = found.order, found.interior, found.beside
         self.leading = sum(1 << tangent for tangent in self.interior)
@@ -297,6 +298,23 @@ class _OfCall:
         """Hold what is saved no longer: the compiled backward that runs now frees it."""
         self.context, self.owner = _Freed(self.context, self.nodes.saved), None
 
+    def executed(self, things: int) -> int:
+        """Those of what is behind results that the backward that runs now comes by."""
+        nodes = self.nodes
+        if nodes.anything is None or runs_in_this_backward(nodes.anything):
+            return things
+        inputs = sum(1 << place for place, asked in enumerate(self.wanted()) if asked)
+        results = 0
+        for tangent, reference in enumerate(self.results):
+            node = reference()
+            if node is not None and runs_in_this_backward(node):
+                results |= 1 << tangent
+        return sum(
+            1 << thing
+            for thing in bits_of(things)
+            if nodes.leading_to[thing][0] & inputs or nodes.leading_to[thing][1] & results
+        )
+
     def freed(self, number: int | None = None) -> int:
         """What backwards have freed, other than that of a number."""
         found = 0
@@ -458,7 +476,8 @@ class _OfBackward:
         nodes, call = self.call.nodes, self.call
         with self.lock:
             ends = call.observed() & ~self.arrived if nodes.direct[tangent] else 0
-            if nodes.behind(tangent, ends) & call.freed(self.number):
+            spent = call.freed(self.number) & nodes.behind(tangent, ends)
+            if spent and call.executed(spent):
                 raise RuntimeError(nodes.second_backward)
             if nodes.beside[tangent] and call.beside:
                 nodes.told.of_tensors_beside(
@@ -500,7 +519,7 @@ class _OfBackward:
                 call.spent = {}
             freed = call.spent.get(self.number, 0)
             for tangent in bits_of(fresh):
-                freed |= nodes.behind(tangent, ends)
+                freed |= call.executed(nodes.behind(tangent, ends))
             call.spent[self.number] = freed
             freeing = not self._more_may_come()
         context, owner = call.context, call.owner
