@@ -266,6 +266,7 @@ class _OfCall:
         beside: What the caller got that is made of the results, or of arguments, and not on the results' ways.
         spent: What was freed, as the bits of the connections, by each backward that didn't retain the graph.
         running: The backwards that are at work.
+        watching: The results' nodes again, if the end of one may be the end of what is saved.
     """
 
     if not TYPE_CHECKING:
@@ -281,10 +282,40 @@ class _OfCall:
     beside: list[ref[torch.Tensor]] | None
     spent: dict[int, int] | None
     running: tuple[ref[_OfBackward], ...]
+    watching: list[Any]
 
     def let_go(self) -> None:
         """Hold what is saved no longer: the compiled backward that runs now frees it."""
         self.context, self.owner = _Freed(self.context, self.nodes.saved), None
+
+    def free_with_the_last(self) -> None:
+        """Let go of what is saved also when the last result whose backward may still come dies without one."""
+        reference = ref(self)
+
+        def died(_node: Any) -> None:
+            call = reference()
+            # A backward that runs now decides by itself.
+            if call is None or any(one() is not None for one in call.running):
+                return
+            if type(call.context) is not _Freed and not call.more_may_come():
+                call.let_go()
+
+        nodes = [one() for one in self.results]
+        self.watching = [ref(node, died) for node in nodes if node is not None]
+
+    def more_may_come(self, running: _OfBackward | None = None) -> bool:
+        """Whether a node may still run its backward: in the one that runs now, or in one to come."""
+        spent = self.freed()
+        for tangent, reference in enumerate(self.results):
+            node = reference()
+            if node is None:
+                continue
+            if running is not None and running.may_arrive(tangent, node):
+                return True
+            own = self.nodes.own[tangent]
+            if own and not own & spent:
+                return True
+        return False
 
     def freed(self, number: int | None = None) -> int:
         """What backwards have freed, other than that of a number."""
@@ -356,6 +387,10 @@ class _OfCall:
         return None
 
 
+_OF_CALL = ("__weakref__", "watching")
+"""Fields that are in Python in both forms: what is rare."""
+
+
 class _Call(_OfCall):
     """The same, with its fields in Python."""
 
@@ -370,6 +405,7 @@ class _Call(_OfCall):
         "running",
         "spent",
         "tensors",
+        *_OF_CALL,
     )
 
     def __init__(self, nodes: Nodes, context: Any, owner: Any, results: int) -> None:
@@ -491,7 +527,9 @@ class _OfBackward:
             for tangent in bits_of(fresh):
                 freed |= nodes.behind(tangent, ends)
             call.spent[self.number] = freed
-            freeing = not self._more_may_come()
+            freeing = not call.more_may_come(self)
+            if not freeing:
+                call.free_with_the_last()
         context, owner = call.context, call.owner
         if freeing:
             call.let_go()
@@ -509,20 +547,9 @@ class _OfBackward:
         _add(self.gradients, range(inputs), gradients[2:inputs])
         _add(self.arriving, nodes.interior, gradients[inputs:])
 
-    def _more_may_come(self) -> bool:
-        """Whether another node of the call may still run its backward: in this one, or in one to come."""
-        nodes, call = self.call.nodes, self.call
-        spent = call.freed()
-        for tangent, reference in enumerate(call.results):
-            node = reference()
-            if node is None:
-                continue
-            if not self.arrived >> tangent & 1 and runs_in_this_backward(node):
-                return True
-            own = nodes.own[tangent]
-            if own and not own & spent:
-                return True
-        return False
+    def may_arrive(self, tangent: int, node: Any) -> bool:
+        """Whether a result's node will still run in this backward."""
+        return bool(not self.arrived >> tangent & 1 and runs_in_this_backward(node))
 
 
 class _Running(_OfBackward):
@@ -558,7 +585,7 @@ class _Running(_OfBackward):
 _CallInC: Any = None
 _RunningInC: Any = None
 if _native.node is not None:  # the same, with their fields in C
-    _CallInC = type("_Call", (_OfCall, _native.node.CallFields), {"__slots__": ()})
+    _CallInC = type("_Call", (_OfCall, _native.node.CallFields), {"__slots__": _OF_CALL})
     _RunningInC = type("_Running", (_OfBackward, _native.node.RunningFields), {"__slots__": ()})
 
 
