@@ -38,7 +38,7 @@ from aot_autograd._torch import (
     runs_in_this_backward,
     set_grad_enabled,
 )
-from aot_autograd.batched import is_wanted
+from aot_autograd.batched import AskedOnce, is_wanted
 from aot_autograd.connections import bits_of, nodes_of_inputs, with_the_first
 from aot_autograd.stowed import Stowed
 from aot_autograd.told import Told
@@ -206,6 +206,7 @@ class Nodes:
         # The node lives as long as another that leads to it: its context doesn't keep it.
         owner = value.view_as(value).grad_fn
         call = self._call(self, value.grad_fn, owner, len(self.values))
+        call.spent = {}  # so that the Python form runs, which unpacks what is saved once in a backward
         return self._made(applies, call, values, inputs)
 
     def _made(
@@ -388,6 +389,7 @@ class _OfCall:
 
 
 _OF_CALL = ("__weakref__", "watching")
+_OF_BACKWARD = ("asked",)
 """Fields that are in Python in both forms: what is rare."""
 
 
@@ -448,6 +450,7 @@ class _OfBackward:
         arriving: At the results that it ends at, until a node that leads there brings it.
         ticketed: Inputs' nodes that the ticket goes to, as bits.
         lock: Held by a thread that looks at this and changes it.
+        asked: What is saved where hooks see it, once they have and another compiled backward may read it.
         busy: While a compiled backward is prepared and runs: what it brings is not here yet.
     """
 
@@ -463,6 +466,7 @@ class _OfBackward:
     arriving: dict[int, Any]
     ticketed: int
     lock: Any
+    asked: AskedOnce | None
     busy: bool
 
     def arrive(self, tangent: int, gradient: Any) -> None:
@@ -530,7 +534,7 @@ class _OfBackward:
             freeing = not call.more_may_come(self)
             if not freeing:
                 call.free_with_the_last()
-        context, owner = call.context, call.owner
+        context, owner = self._context(ends, freeing=freeing), call.owner
         if freeing:
             call.let_go()
         elif type(context) is _Freed and nodes.reads_tensors(nodes.everything & ~fresh, ends):
@@ -551,6 +555,19 @@ class _OfBackward:
         """Whether a result's node will still run in this backward."""
         return bool(not self.arrived >> tangent & 1 and runs_in_this_backward(node))
 
+    def _context(self, ends: int, *, freeing: bool) -> Any:
+        """What is saved, for a compiled backward: hooks see it once in a backward, also where it takes several."""
+        context = self.call.context
+        if type(context) in (Stowed, _Freed):
+            return context
+        asked = getattr(self, "asked", None) or AskedOnce(context)
+        nodes = [(tangent, one()) for tangent, one in enumerate(self.call.results)]
+        more = ends or any(
+            node is not None and self.may_arrive(tangent, node) for tangent, node in nodes
+        )
+        self.asked = asked if more and not freeing else None
+        return asked
+
 
 class _Running(_OfBackward):
     """The same, with its fields in Python."""
@@ -567,6 +584,7 @@ class _Running(_OfBackward):
         "lock",
         "number",
         "ticketed",
+        *_OF_BACKWARD,
     )
 
     def __init__(self, call: _OfCall, number: int, values: int, lock: Any) -> None:
@@ -586,7 +604,9 @@ _CallInC: Any = None
 _RunningInC: Any = None
 if _native.node is not None:  # the same, with their fields in C
     _CallInC = type("_Call", (_OfCall, _native.node.CallFields), {"__slots__": _OF_CALL})
-    _RunningInC = type("_Running", (_OfBackward, _native.node.RunningFields), {"__slots__": ()})
+    _RunningInC = type(
+        "_Running", (_OfBackward, _native.node.RunningFields), {"__slots__": _OF_BACKWARD}
+    )
 
 
 def _runs(node: Any) -> bool:
