@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
 
 import aot_autograd
 
@@ -183,6 +184,36 @@ def test_where_nobody_looks_one_backward_runs():
     logits.retain_grad()
     loss.backward()
     assert counted.ran == [2, 3, 2]  # the inputs', and what arrives at the logits
+
+
+def test_hooks_of_saved_tensors_see_each_once_in_a_backward():
+    """However many parts a backward is cut into."""
+    x, w = leaves(3, 3)
+    packed, unpacked = [], []
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda tensor: packed.append(tensor) or len(packed) - 1,
+        lambda number: unpacked.append(number) or packed[number],
+    ):
+        logits, loss = compiled(scores_and_loss)(x, w)
+    logits.retain_grad()
+    for retain in (True, True, False):
+        unpacked.clear()
+        loss.backward(retain_graph=retain)
+        assert sorted(unpacked) == list(range(len(packed)))
+
+
+def test_a_checkpoint_around_the_call():
+    """Recomputed is what was saved, once in a backward, however many parts it is cut into."""
+
+    def run(called):
+        x, w = leaves(3, 3)
+        logits, loss = checkpoint(called, x, w, use_reentrant=False)
+        logits.retain_grad()
+        loss.backward(retain_graph=True)
+        (loss + logits.sum()).backward()
+        return logits.grad, x.grad, w.grad
+
+    assert_same(run(compiled(scores_and_loss)), run(scores_and_loss))
 
 
 def test_one_part_after_the_other():

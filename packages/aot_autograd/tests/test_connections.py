@@ -1,5 +1,6 @@
 """Who is called in a backward: each result leads to the inputs that it leads to in eager, and to no others."""
 
+import contextlib
 import gc
 import threading
 import warnings
@@ -221,6 +222,39 @@ def test_what_is_saved_lives_as_long_as_a_backward_may_come():
         elif end == "dropped":
             del first, second
         assert not alive(), end
+
+
+@pytest.mark.parametrize("hooks", [False, True])
+def test_what_is_saved_ends_with_the_last_result_that_nobody_differentiated(hooks):
+    """A loss that is kept after its backward keeps nothing for a result that is gone."""
+
+    def function(x, w, v):
+        return (x * w).sin().sum(), (x * v).cos()
+
+    called = compiled(function)
+
+    def run():
+        x, (w, v) = torch.rand(3), leaves(2)
+        saved = weakref.ref(x)
+        same = (lambda tensor: tensor, lambda tensor: tensor)
+        with torch.autograd.graph.saved_tensors_hooks(*same) if hooks else contextlib.nullcontext():
+            loss, other = called(x, w, v)
+        del x
+        loss.backward()
+        assert saved() is not None
+        expected = torch.autograd.grad(other.sum(), v, retain_graph=True)
+        assert saved() is not None, "the graph is retained"
+        del other
+        assert saved() is None
+        return loss, expected
+
+    run()
+    gc.collect()
+    gc.disable()
+    try:
+        run()
+    finally:
+        gc.enable()
 
 
 class Kept:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["node"]
 
 _LOG = logging.getLogger("aot_autograd")
-_FACE = 12  # counts changes of what the types of `_node.c` and `_nodes.c` are called with
+_FACE = 13  # counts changes of what the types of `_node.c` and `_nodes.c` are called with
 
 
 def _found() -> ModuleType | None:

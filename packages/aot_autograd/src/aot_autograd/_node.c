@@ -851,7 +851,7 @@ PyMODINIT_FUNC PyInit__node(void) {
   if (module && (PyModule_AddObjectRef(module, "Call", (PyObject *)&CallType) ||
                  PyModule_AddObjectRef(module, "Forward", (PyObject *)&ForwardType) ||
                  PyModule_AddObjectRef(module, "Backward", (PyObject *)&BackwardType) ||
-                 add_nodes(module) || PyModule_AddIntConstant(module, "FACE", 12))) /* _native.py refuses other numbers */
+                 add_nodes(module) || PyModule_AddIntConstant(module, "FACE", 13))) /* _native.py refuses other numbers */
     Py_CLEAR(module);
   return module;
 }

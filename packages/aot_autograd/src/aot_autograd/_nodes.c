@@ -13,7 +13,7 @@
 enum { MOST = 60 }; /* results and nodes, whose numbers are bits */
 
 static struct {
-  PyObject *close, *materialize, *number, *call, *detach, *is_view, *running, *retains, *sent, *arrive, *take, *let_go, *held, *hold, *acquire, *release;
+  PyObject *close, *materialize, *number, *call, *detach, *is_view, *running, *retains, *sent, *arrive, *take, *let_go, *held, *hold, *acquire, *release, *free_with_the_last;
 } names;
 
 /* ---- the fields of a call ------------------------------------------------------------------------------------------------- */
@@ -460,7 +460,8 @@ static int more_may_come(Maker *self, CallFields *call, Running *running, PyObje
   return 0;
 }
 
-/* Whether the compiled backward that runs now frees what is saved, and note what is spent; -1 with an exception. */
+/* Whether the compiled backward that runs now frees what is saved, and note what is spent: 1, 0 if the graph is retained or
+ * another backward may come, which may be none if its result dies; -1 with an exception. */
 static int frees(Maker *self, CallFields *call, Running *running, uint64_t fresh) {
   PyObject *keep = PyObject_CallNoArgs(self->keeps);
   Py_XDECREF(keep);
@@ -474,6 +475,11 @@ static int frees(Maker *self, CallFields *call, Running *running, uint64_t fresh
   if (more >= 0) Py_XSETREF(call->spent, Py_NewRef(all));
   Py_XDECREF(all);
   Py_XDECREF(spent);
+  if (more > 0) {
+    PyObject *done = PyObject_CallMethodNoArgs((PyObject *)call, names.free_with_the_last);
+    Py_XDECREF(done);
+    if (!done) return -1;
+  }
   return more < 0 ? -1 : !more;
 }
 
@@ -808,6 +814,7 @@ int add_nodes(PyObject *module) {
       {&names.detach, "detach"}, {&names.is_view, "_is_view"}, {&names.running, "running"}, {&names.retains, "retains_grad"},
       {&names.sent, "sent"}, {&names.arrive, "arrive"}, {&names.take, "take"},
       {&names.let_go, "let_go"}, {&names.held, "held"}, {&names.hold, "hold"}, {&names.acquire, "acquire"}, {&names.release, "release"},
+      {&names.free_with_the_last, "free_with_the_last"},
   };
   for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++)
     if (!*wanted[k].name && !(*wanted[k].name = PyUnicode_InternFromString(wanted[k].text))) return -1;

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from aot_autograd.mapped import Mapped
     from aot_autograd.metadata import FunctionMetadata
 
-__all__ = ["Many", "is_wanted", "of_one_or_many"]
+__all__ = ["AskedOnce", "Many", "is_wanted", "of_one_or_many"]
 
 
 def of_one_or_many(backward: Callable[..., Any], many: Many) -> Callable[..., Any]:
@@ -124,7 +124,7 @@ class Many:
         with outside_of_transforms():
             flat = [None if one is None else _flat(*one, dimensions, shape) for one in apart]
             del apart
-            found = self._along_one(_AskedOnce(context), ends, flat, many, count, wanted)
+            found = self._along_one(AskedOnce(context), ends, flat, many, count, wanted)
             if dimensions:
                 found = [None if one is None else one.unflatten(0, shape) for one in found]
         for dimension in dimensions:
@@ -133,7 +133,7 @@ class Many:
 
     def _along_one(
         self,
-        context: _AskedOnce,
+        context: AskedOnce,
         ends: int,
         gradients: list[Any],
         many: list[bool],
@@ -254,7 +254,7 @@ def _together(parts: Sequence[Any], count: int) -> torch.Tensor | None:
     return None if parts[0] is None else torch.stack(parts)[:count]
 
 
-class _AskedOnce:
+class AskedOnce:
     """A context whose saved tensors are asked for once, however often they are read: hooks see no more."""
 
     def __init__(self, context: Any) -> None:

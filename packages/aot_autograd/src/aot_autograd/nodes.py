@@ -38,7 +38,7 @@ from aot_autograd._torch import (
     runs_in_this_backward,
     set_grad_enabled,
 )
-from aot_autograd.batched import is_wanted
+from aot_autograd.batched import AskedOnce, is_wanted
 from aot_autograd.connections import bits_of, nodes_of_inputs, with_the_first
 from aot_autograd.stowed import Stowed
 from aot_autograd.told import Told
@@ -216,6 +216,7 @@ class Nodes:
         # The node lives as long as another that leads to it: its context doesn't keep it.
         owner = value.view_as(value).grad_fn
         call = self._call(self, value.grad_fn, owner, len(self.values))
+        call.spent = {}  # so that the Python form runs, which unpacks what is saved once in a backward
         return self._made(applies, call, values, inputs)
 
     def _made(
@@ -278,6 +279,7 @@ class _OfCall:
         beside: What the caller got that is made of the results, or of arguments, and not on the results' ways.
         spent: What was freed, as the bits of the connections, by each backward that didn't retain the graph.
         running: The backwards that are at work.
+        watching: The results' nodes again, if the end of one may be the end of what is saved.
     """
 
     if not TYPE_CHECKING:
@@ -293,6 +295,7 @@ class _OfCall:
     beside: list[ref[torch.Tensor]] | None
     spent: dict[int, int] | None
     running: tuple[ref[_OfBackward], ...]
+    watching: list[Any]
 
     def let_go(self) -> None:
         """Hold what is saved no longer: the compiled backward that runs now frees it."""
@@ -314,6 +317,35 @@ class _OfCall:
             for thing in bits_of(things)
             if nodes.leading_to[thing][0] & inputs or nodes.leading_to[thing][1] & results
         )
+
+    def free_with_the_last(self) -> None:
+        """Let go of what is saved also when the last result whose backward may still come dies without one."""
+        reference = ref(self)
+
+        def died(_node: Any) -> None:
+            call = reference()
+            # A backward that runs now decides by itself.
+            if call is None or any(one() is not None for one in call.running):
+                return
+            if type(call.context) is not _Freed and not call.more_may_come():
+                call.let_go()
+
+        nodes = [one() for one in self.results]
+        self.watching = [ref(node, died) for node in nodes if node is not None]
+
+    def more_may_come(self, running: _OfBackward | None = None) -> bool:
+        """Whether a node may still run its backward: in the one that runs now, or in one to come."""
+        spent = self.freed()
+        for tangent, reference in enumerate(self.results):
+            node = reference()
+            if node is None:
+                continue
+            if running is not None and running.may_arrive(tangent, node):
+                return True
+            own = self.nodes.own[tangent]
+            if own and not own & spent:
+                return True
+        return False
 
     def freed(self, number: int | None = None) -> int:
         """What backwards have freed, other than that of a number."""
@@ -385,6 +417,11 @@ class _OfCall:
         return None
 
 
+_OF_CALL = ("__weakref__", "watching")
+_OF_BACKWARD = ("asked",)
+"""Fields that are in Python in both forms: what is rare."""
+
+
 class _Call(_OfCall):
     """The same, with its fields in Python."""
 
@@ -399,6 +436,7 @@ class _Call(_OfCall):
         "running",
         "spent",
         "tensors",
+        *_OF_CALL,
     )
 
     def __init__(self, nodes: Nodes, context: Any, owner: Any, results: int) -> None:
@@ -441,6 +479,7 @@ class _OfBackward:
         arriving: At the results that it ends at, until a node that leads there brings it.
         ticketed: Inputs' nodes that the ticket goes to, as bits.
         lock: Held by a thread that looks at this and changes it.
+        asked: What is saved where hooks see it, once they have and another compiled backward may read it.
         busy: While a compiled backward is prepared and runs: what it brings is not here yet.
     """
 
@@ -456,6 +495,7 @@ class _OfBackward:
     arriving: dict[int, Any]
     ticketed: int
     lock: Any
+    asked: AskedOnce | None
     busy: bool
 
     def arrive(self, tangent: int, gradient: Any) -> None:
@@ -521,8 +561,10 @@ class _OfBackward:
             for tangent in bits_of(fresh):
                 freed |= call.executed(nodes.behind(tangent, ends))
             call.spent[self.number] = freed
-            freeing = not self._more_may_come()
-        context, owner = call.context, call.owner
+            freeing = not call.more_may_come(self)
+            if not freeing:
+                call.free_with_the_last()
+        context, owner = self._context(ends, freeing=freeing), call.owner
         if freeing:
             call.let_go()
         elif type(context) is _Freed and nodes.reads_tensors(nodes.everything & ~fresh, ends):
@@ -539,20 +581,22 @@ class _OfBackward:
         _add(self.gradients, range(inputs), gradients[2:inputs])
         _add(self.arriving, nodes.interior, gradients[inputs:])
 
-    def _more_may_come(self) -> bool:
-        """Whether another node of the call may still run its backward: in this one, or in one to come."""
-        nodes, call = self.call.nodes, self.call
-        spent = call.freed()
-        for tangent, reference in enumerate(call.results):
-            node = reference()
-            if node is None:
-                continue
-            if not self.arrived >> tangent & 1 and runs_in_this_backward(node):
-                return True
-            own = nodes.own[tangent]
-            if own and not own & spent:
-                return True
-        return False
+    def may_arrive(self, tangent: int, node: Any) -> bool:
+        """Whether a result's node will still run in this backward."""
+        return bool(not self.arrived >> tangent & 1 and runs_in_this_backward(node))
+
+    def _context(self, ends: int, *, freeing: bool) -> Any:
+        """What is saved, for a compiled backward: hooks see it once in a backward, also where it takes several."""
+        context = self.call.context
+        if type(context) in (Stowed, _Freed):
+            return context
+        asked = getattr(self, "asked", None) or AskedOnce(context)
+        nodes = [(tangent, one()) for tangent, one in enumerate(self.call.results)]
+        more = ends or any(
+            node is not None and self.may_arrive(tangent, node) for tangent, node in nodes
+        )
+        self.asked = asked if more and not freeing else None
+        return asked
 
 
 class _Running(_OfBackward):
@@ -570,6 +614,7 @@ class _Running(_OfBackward):
         "lock",
         "number",
         "ticketed",
+        *_OF_BACKWARD,
     )
 
     def __init__(self, call: _OfCall, number: int, values: int, lock: Any) -> None:
@@ -588,8 +633,10 @@ class _Running(_OfBackward):
 _CallInC: Any = None
 _RunningInC: Any = None
 if _native.node is not None:  # the same, with their fields in C
-    _CallInC = type("_Call", (_OfCall, _native.node.CallFields), {"__slots__": ()})
-    _RunningInC = type("_Running", (_OfBackward, _native.node.RunningFields), {"__slots__": ()})
+    _CallInC = type("_Call", (_OfCall, _native.node.CallFields), {"__slots__": _OF_CALL})
+    _RunningInC = type(
+        "_Running", (_OfBackward, _native.node.RunningFields), {"__slots__": _OF_BACKWARD}
+    )
 
 
 def _runs(node: Any) -> bool:

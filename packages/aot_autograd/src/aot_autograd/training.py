@@ -255,6 +255,7 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
     keep_before = _before_of(compiled)
     draws = _draws(compiled)
     outside = _outside(compiled, keeping)
+    count_saved = _versions(outside, len(keeping.inputs) + len(keeping.outputs))
     native = None if draws else _native.node
     pending = [compiled.backward]  # until the forward has begun to run
     versions_of: Callable[[Sequence[Any]], list[int]] = _no_versions
@@ -287,7 +288,7 @@ def _forward_of(compiled: Compiled, keeping: Keeping) -> Callable[..., Any]:
         saved = (*inputs, *take_outputs(outputs))
         ctx.save_for_backward(*saved)
         numbers = _numbers(keeping, primals, outputs) if keeping.numbers else ()
-        counted = [saved[place]._version for place in outside] if outside else None
+        counted = count_saved(saved) if outside else None
         ctx.kept = (
             (primals, versions, numbers, sizes, counted, states)
             if draws
