@@ -216,6 +216,42 @@ def test_a_checkpoint_around_the_call():
     assert_same(run(compiled(scores_and_loss)), run(scores_and_loss))
 
 
+def test_a_checkpoint_around_a_call_whose_backward_ends_at_a_result():
+    """No input is on the way: nothing but the results' nodes runs."""
+
+    def function(x):
+        first = x.sin()
+        second = x * first
+        return second.round(), second.sum(), first
+
+    def run(called):
+        rounded, total, first = checkpoint(called, leaves(3, 1)[0], use_reentrant=False)
+        edge = torch.autograd.graph.get_gradient_edge(first)
+        loss = rounded.sum() + total + first.sum()
+        found = [torch.autograd.grad(loss, [edge], retain_graph=True) for _ in range(2)]
+        return [*found, torch.autograd.grad(loss, [total, edge], retain_graph=True)]
+
+    assert_same(run(compiled(function)), run(function))
+
+
+def test_what_arrives_at_a_result_repeats_one_number():
+    """Behind it is nothing: zeros that lie in memory as what arrives there."""
+
+    def function(a, b, c):
+        scaled = c * torch.where(b > 0.5, b, a).sum()
+        less = scaled - b.flip(0)
+        return scaled, (scaled * (b + c).sum()).sum(), b.flip(0).sum(), scaled * less, less.sum()
+
+    def run(called):
+        inputs = leaves(3, count=3)
+        results = called(*inputs)
+        results[4].grad_fn.register_hook(lambda *_: None)
+        total = results[2] * 4 + results[4] * 6
+        return torch.autograd.grad(total, inputs, allow_unused=True)
+
+    assert_same(run(compiled(function)), run(function))
+
+
 def test_one_part_after_the_other():
     """`grad(loss, logits)` frees what is between them alone; what is behind the logits can still be differentiated."""
 

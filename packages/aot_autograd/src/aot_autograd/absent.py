@@ -319,28 +319,34 @@ class _Specialising:
         meta = value.meta if isinstance(value, FakeTensor) else None
         if meta is None or any(type(size) is not int for size in (*meta.shape, *meta.stride)):
             raise _NoZerosError
-        order = sorted(range(len(meta.shape)), key=lambda one: (-meta.stride[one], one))
+        # Of a dimension that repeats what it holds one is made.
+        repeats = [
+            stride == 0 and size != 1 for size, stride in zip(meta.shape, meta.stride, strict=True)
+        ]
+        sizes: list[Any] = [
+            1 if again else size for size, again in zip(meta.shape, repeats, strict=True)
+        ]
+        order = sorted(range(len(sizes)), key=lambda one: (-meta.stride[one], one))
         expected: Any = 1
         for one in reversed(order):
-            if meta.shape[one] != 1 and meta.stride[one] != expected:
+            if sizes[one] != 1 and meta.stride[one] != expected:
                 raise _NoZerosError
-            expected *= meta.shape[one]
-        shape = [meta.shape[one] for one in order]
+            expected *= sizes[one]
+        shape = [sizes[one] for one in order]
         keywords = {"dtype": meta.dtype, "device": meta.device}
         made = self.graph.call_function(aten.full.default, (shape, 0), keywords)
         made.meta = {"val": value, "phase": "backward"}
-        if order == sorted(order):
-            return made
         strides = [meta.stride[one] for one in order]
-        flat = TensorMeta(tuple(shape), tuple(strides), meta.dtype, meta.device)
-        made.meta["val"] = FakeTensor.create(
-            flat, value.context, environment=value.context.environment
-        )
-        moved = self.graph.call_function(
-            aten.permute.default, (made, [order.index(one) for one in range(len(order))])
-        )
-        moved.meta = {"val": value, "phase": "backward"}
-        return moved
+        if order != sorted(order):
+            made.meta["val"] = _fake(value, shape, strides)
+            back = [order.index(one) for one in range(len(order))]
+            made = self.graph.call_function(aten.permute.default, (made, back))
+            made.meta = {"val": value, "phase": "backward"}
+        if any(repeats):
+            made.meta["val"] = _fake(value, sizes, meta.stride)
+            made = self.graph.call_function(aten.expand.default, (made, list(meta.shape)))
+            made.meta = {"val": value, "phase": "backward"}
+        return made
 
     def _without_dead_code(self, saved: Sequence[fx.Node]) -> tuple[int, ...]:
         """Remove what nobody reads; which of the saved values remain (sizes always do)."""
@@ -357,6 +363,11 @@ class _Specialising:
             else:
                 self.graph.erase_node(copy)
         return tuple(kept)
+
+
+def _fake(like: FakeTensor, shape: Sequence[Any], strides: Sequence[Any]) -> FakeTensor:
+    meta = TensorMeta(tuple(shape), tuple(strides), like.meta.dtype, like.meta.device)
+    return FakeTensor.create(meta, like.context, environment=like.context.environment)
 
 
 def _is_tangent(node: fx.Node) -> bool:

@@ -503,6 +503,9 @@ class _OfBackward:
         nodes = self.call.nodes
         with self.lock:
             self.arrived |= 1 << tangent
+            held = getattr(self.call.results[tangent](), "held", None)
+            if held:
+                held.pop(self.number, None)
             if gradient is not None:
                 self.given[nodes.values[tangent]] = gradient
                 self.fresh |= 1 << tangent
@@ -564,7 +567,7 @@ class _OfBackward:
             freeing = not call.more_may_come(self)
             if not freeing:
                 call.free_with_the_last()
-        context, owner = self._context(ends, freeing=freeing), call.owner
+        context, owner = self._context(freeing=freeing), call.owner
         if freeing:
             call.let_go()
         elif type(context) is _Freed and nodes.reads_tensors(nodes.everything & ~fresh, ends):
@@ -585,17 +588,20 @@ class _OfBackward:
         """Whether a result's node will still run in this backward."""
         return bool(not self.arrived >> tangent & 1 and runs_in_this_backward(node))
 
-    def _context(self, ends: int, *, freeing: bool) -> Any:
+    def _context(self, *, freeing: bool) -> Any:
         """What is saved, for a compiled backward: hooks see it once in a backward, also where it takes several."""
         context = self.call.context
         if type(context) in (Stowed, _Freed):
             return context
         asked = getattr(self, "asked", None) or AskedOnce(context)
-        nodes = [(tangent, one()) for tangent, one in enumerate(self.call.results)]
-        more = ends or any(
-            node is not None and self.may_arrive(tangent, node) for tangent, node in nodes
-        )
-        self.asked = asked if more and not freeing else None
+        self.asked = None
+        for tangent in () if freeing else self.call.nodes.order:
+            node = self.call.results[tangent]()
+            if node is not None and self.may_arrive(tangent, node):
+                # The last of them in this backward: no ticket may be on its way until then.
+                node.held = {**(getattr(node, "held", None) or {}), self.number: self}
+                self.asked = asked
+                break
         return asked
 
 
