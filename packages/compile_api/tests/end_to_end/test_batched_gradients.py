@@ -9,7 +9,7 @@ from torch.nn import functional
 
 import compile_api
 import dynamo.dispatch
-from aot_autograd import batched
+from aot_autograd import batched, deferred
 
 pytestmark = pytest.mark.filterwarnings("ignore:There is a performance drop")
 
@@ -244,6 +244,7 @@ def test_what_a_former_process_compiled(way, dynamic, tmp_path, monkeypatch):
     w = torch.randn(3, 2, requires_grad=True)
     found = []
     for _ in range(2):
+        deferred._worker.wait()  # what was compiled is written behind the backward
         compile_api.reset()
         compiled = compile_api.compile(function, dynamic=dynamic)
         for rows in (4, 5):
