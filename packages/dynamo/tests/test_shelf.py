@@ -37,19 +37,22 @@ class Shelf:
         self.graphs = []
         self.fault = fault
 
-    def find(self, code):
+    def key(self, code):
+        return f"{code} {torch.backends.mkldnn.enabled}"
+
+    def find(self, key):
         if self.fault == "find":
             raise OSError("the shelf is gone")
-        return iter([(name, memoryview(c)) for (key, name), c in self.kept.items() if key == code])
+        return iter([(name, memoryview(c)) for (one, name), c in self.kept.items() if one == key])
 
-    def keep(self, code, name, content):
+    def keep(self, key, name, content):
         if self.fault == "keep":
             raise OSError("the shelf is full")
         name = name or f"n{len(self.kept)}"
-        self.kept[(code, name)] = content
+        self.kept[(key, name)] = content
         return name
 
-    def used(self, code, name):
+    def used(self, key, name):
         self.told.append(("used", name))
 
     def store_graph(self, compiled):
@@ -107,6 +110,16 @@ def test_an_entry_whose_backward_nobody_asks_for_is_written_without_it(monkeypat
     assert len(shelf.kept) == 1
     shelf.graphs[0].then()
     assert len(shelf.kept) == 1  # in the place of the first
+
+
+def test_an_entry_is_kept_under_what_it_was_made_in():
+    """Also where torch's state is another by the time that the backward is there."""
+    shelf = Shelf()
+    compiled_with(shelf, f, lazily=True)(torch.randn(3))
+    with torch.backends.mkldnn.flags(enabled=False):
+        shelf.graphs[0].then()
+    ((key, _name),) = shelf.kept
+    assert key.endswith(str(torch.backends.mkldnn.enabled))
 
 
 def test_what_cannot_be_stored_is_told():

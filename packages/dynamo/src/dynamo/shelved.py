@@ -35,13 +35,16 @@ _PATIENCE = 10.0  # seconds
 class Shelf(Protocol):
     """Where entries are kept; all methods may be called from several threads."""
 
-    def find(self, code: str) -> Iterator[tuple[str, memoryview]]:
-        """The names and bytes kept under the digest of a code object, the likeliest first."""
+    def key(self, code: str) -> str:
+        """Under what entries are kept that are made now of the code object with a digest."""
 
-    def keep(self, code: str, name: str | None, content: bytes) -> str:
+    def find(self, key: str) -> Iterator[tuple[str, memoryview]]:
+        """The names and bytes kept under a key, the likeliest first."""
+
+    def keep(self, key: str, name: str | None, content: bytes) -> str:
         """Keep bytes, in the place of those with this name if one is given; gives the name."""
 
-    def used(self, code: str, name: str) -> None:
+    def used(self, key: str, name: str) -> None:
         """Note that the bytes with this name serve this process."""
 
     def store_graph(self, compiled: Callable[..., Any]) -> bytes:
@@ -64,17 +67,17 @@ def take(
 ) -> tuple[Entry, list[Any]] | None:
     """An entry from the shelf that serves the call, added to the cache; None if there is none."""
     try:
-        code = root_digest(function)
+        key = shelf.key(root_digest(function))
     except LookupError:
         return None
-    for name, content in shelf.find(code):
+    for name, content in shelf.find(key):
         try:
             restored = read_entry(content, function, slots, shelf.restore_graph, resume, hook)
         except Foreign as error:
             shelf.tell(function.__qualname__, "passed over", f"{name}: {error}")
             continue
         cache.add(restored.entry)
-        shelf.used(code, name)
+        shelf.used(key, name)
         shelf.tell(function.__qualname__, "restored", name)
         return restored.entry, restored.inputs
     return None
@@ -83,15 +86,16 @@ def take(
 def put(shelf: Shelf, function: FunctionType, material: Material, hook: Any) -> None:
     """Put an entry on the shelf, with its backward as soon as that is compiled."""
     try:
-        code = root_digest(function)
+        # Of now: until the backward is compiled, in another thread, torch's state may be another.
+        key = shelf.key(root_digest(function))
     except LookupError as error:
         shelf.tell(function.__qualname__, "not kept", f"its code holds a {error.args[0]}")
         return
     when_complete = getattr(material.graph, "when_complete", None)
     if when_complete is None:
-        _put(shelf, code, None, material, hook)
+        _put(shelf, key, None, material, hook)
     else:
-        waiting = _Waiting(lambda name: _put(shelf, code, name, material, hook))
+        waiting = _Waiting(lambda name: _put(shelf, key, name, material, hook))
         when_complete(waiting.complete)
 
 
@@ -139,13 +143,13 @@ class _Waiting:
             self._timer = None
 
 
-def _put(shelf: Shelf, code: str, name: str | None, material: Material, hook: Any) -> str | None:
+def _put(shelf: Shelf, key: str, name: str | None, material: Material, hook: Any) -> str | None:
     try:
         graph = None if material.graph is None else shelf.store_graph(material.graph)
         content = write_entry(material, graph, hook)
     except NotStorable as error:
         shelf.tell(material.name, "not kept", str(error))
         return name
-    kept = shelf.keep(code, name, content)
+    kept = shelf.keep(key, name, content)
     shelf.tell(material.name, "kept", kept)
     return kept

@@ -32,24 +32,25 @@ class ArtifactShelf:
         self._watch = watch
         self._more = more
 
-    def _key(self, code: str) -> str:
+    def key(self, code: str) -> str:
+        """Under what artifacts of a code object are kept that are made in the state of now."""
         store = open_store(cache_directory())
         return key_of(code, process_identity(store.directory), self._settings, *self._more)
 
-    def find(self, code: str) -> Iterator[tuple[str, memoryview]]:
-        """The artifacts of a code object."""
+    def find(self, key: str) -> Iterator[tuple[str, memoryview]]:
+        """The artifacts under a key."""
         if not self._watch.wants_stages:
-            yield from open_store(cache_directory()).find(self._key(code))
+            yield from open_store(cache_directory()).find(key)
 
-    def keep(self, code: str, name: str | None, content: bytes) -> str:
+    def keep(self, key: str, name: str | None, content: bytes) -> str:
         """Write an artifact; its name is a digest of what it was first."""
         name = name or hashlib.sha256(content).hexdigest()[:24]
-        open_store(cache_directory()).keep(self._key(code), name, content)
+        open_store(cache_directory()).keep(key, name, content)
         return name
 
-    def used(self, code: str, name: str) -> None:
+    def used(self, key: str, name: str) -> None:
         """Note that an artifact serves."""
-        open_store(cache_directory()).used(self._key(code), name)
+        open_store(cache_directory()).used(key, name)
 
     def store_graph(self, compiled: Callable[..., Any]) -> bytes:
         """The bytes of a compiled graph."""
