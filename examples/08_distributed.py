@@ -3,6 +3,7 @@
 python examples/08_distributed.py
 """
 
+import gc
 import os
 import socket
 
@@ -60,6 +61,7 @@ def work(rank: int, port: int) -> None:
         if rank == 0:
             print(f"{way}: parameters as those of one process, {compile_api.graph_count()} graphs")
     distributed.barrier()  # who leaves first would close the connection under the other
+    gc.collect()  # the wrapped models hold the group, whose threads must end before the process does
     distributed.destroy_process_group()
 
 
