@@ -30,7 +30,8 @@ def in_layout(tensor: torch.Tensor, stride: tuple[int, ...], dtype: torch.dtype)
             if step == 0 and tensor.shape[dimension] > 1:  # repeated elements are written once
                 once = once.narrow(dimension, 0, 1)
         made = torch.empty_strided(once.shape, stride, dtype=dtype, device=tensor.device)
-        return made.copy_(once).expand(tensor.shape)
+        made.data.copy_(once)  # whose version is not the result's
+        return made if once is tensor else made.expand(tensor.shape)
 
 
 @contextmanager

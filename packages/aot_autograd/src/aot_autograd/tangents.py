@@ -117,4 +117,5 @@ def _laid_out(
     if gradient.stride() == stride:
         return gradient
     made = torch.empty_strided(gradient.shape, stride, dtype=gradient.dtype, device=gradient.device)
-    return made.copy_(gradient)
+    made.data.copy_(gradient)  # whose version is not the gradient's
+    return made

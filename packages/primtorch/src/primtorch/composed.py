@@ -289,7 +289,11 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         raise RuntimeError("num_classes should be positive")
     classes = torch.arange(num_classes, device=tensor.device)
     checked = classes.gather(0, tensor.reshape(-1)).reshape(tensor.shape)
-    return (checked.unsqueeze(-1) == classes).to(torch.int64)
+    result = (checked.unsqueeze(-1) == classes).to(torch.int64)
+    if not result.is_inference():
+        for _ in range(2):  # ATen fills it with zeros, then writes the ones
+            torch.autograd.graph.increment_version(result)
+    return result
 
 
 def affine_grid(theta: Tensor, size: Sequence[int], align_corners: bool | None = None) -> Tensor:

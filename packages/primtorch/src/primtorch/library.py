@@ -107,25 +107,24 @@ def philox_uniform(
     count = math.prod(size)
     if dtype is torch.float64:
         word_0, word_1, _, _ = philox_words(seed, offset, count)
-        return _unit_double(word_0, word_1).view(size)
+        return _unit_double(word_0.view(size), word_1.view(size))
     bits = {torch.float16: 11, torch.bfloat16: 8}.get(dtype, 24)
     words = torch.stack(philox_words(seed, offset, -(-count // 4)), dim=1).flatten()[:count]
-    return ((words >> (32 - bits)).to(torch.float32) * 2.0**-bits).to(dtype).view(size)
+    return ((words.view(size) >> (32 - bits)).to(torch.float32) * 2.0**-bits).to(dtype)
 
 
 def philox_normal(
     seed: torch.Tensor, offset: int, size: list[int], *, dtype: torch.dtype
 ) -> torch.Tensor:
     """Standard normal numbers by Box and Muller, shape `size`."""
-    word_0, word_1, word_2, word_3 = philox_words(seed, offset, math.prod(size))
+    words = philox_words(seed, offset, math.prod(size))
+    word_0, word_1, word_2, word_3 = (word.view(size) for word in words)
     if dtype is torch.float64:
         radius, angle = _unit_double(word_0, word_1, plus=1), _unit_double(word_2, word_3)
     else:
         radius = ((word_0 >> 8) + 1).to(torch.float32) * 2.0**-24
         angle = (word_1 >> 8).to(torch.float32) * 2.0**-24
-    return (
-        (torch.sqrt(torch.log(radius) * -2) * torch.cos(angle * (2 * math.pi))).to(dtype).view(size)
-    )
+    return (torch.sqrt(torch.log(radius) * -2) * torch.cos(angle * (2 * math.pi))).to(dtype)
 
 
 def philox_randint(
@@ -140,7 +139,8 @@ def philox_randint(
         raise RuntimeError(
             f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
         )
-    word_0, word_1, _, _ = philox_words(seed, offset, math.prod(size))
+    words = philox_words(seed, offset, math.prod(size))
+    word_0, word_1 = words[0].view(size), words[1].view(size)
     width = high - low
     if width <= 2**32:
         drawn = (word_0 * width >> 32) & _MASK
@@ -152,7 +152,7 @@ def philox_randint(
             (half % width) * 2 % width if width < 2**62 else (half % width) + (half % width - width)
         ) % width
         drawn = (drawn + (number & 1)) % width
-    return (drawn + low).to(dtype).view(size)
+    return (drawn + low).to(dtype)
 
 
 def checked(value: torch.Tensor, condition: torch.Tensor, message: str) -> torch.Tensor:

@@ -67,7 +67,8 @@ class Memory:
             for ours, theirs, extent in zip(stride, tensor.stride(), shape, strict=True)
         ):
             laid = torch.empty_strided(shape, stride, dtype=buffer.dtype, device=tensor.device)
-            tensor = laid.copy_(tensor)
+            laid.data.copy_(tensor)  # whose version is not the result's
+            tensor = laid
         self.storages[name] = flat_storage(tensor, self._length(buffer))
 
     def _length(self, buffer: Buffer) -> int:

@@ -17,6 +17,17 @@ static int dtype_fits(Handle h, const int64_t *o) {
   return !api.get_dtype(h, &dtype) && dtype == DTYPE(o[1]);
 }
 
+/* The same memory as a tensor that was never written and is no view: a vendor function may have made it from another. */
+static Handle as_new(Handle h) {
+  int64_t dim, *sizes, *strides;
+  Handle made = NULL;
+  if (api.get_dim(h, &dim) || api.get_sizes(h, &sizes) || api.get_strides(h, &strides) ||
+      api.reinterpret(h, dim, sizes, strides, 0, &made))
+    return h;
+  api.delete_handle(h);
+  return made;
+}
+
 static int adopt(Frame *f, const int64_t *o, Handle h) {
   if (o[0] < 0) {
     api.delete_handle(h);
@@ -38,9 +49,9 @@ static int adopt(Frame *f, const int64_t *o, Handle h) {
     if (!ok) PyErr_Clear();
     return ok;
   }
-  s->handle = h;
+  s->handle = as_new(h);
   s->owned = 1;
-  return !api.get_data_ptr(h, (void **)&s->data);
+  return !api.get_data_ptr(s->handle, (void **)&s->data);
 }
 
 enum { LSTM_MODE = 2 }; /* the library's number */
@@ -89,17 +100,17 @@ static int direct(Frame *f, int64_t kind, const int64_t *w) {
   int on_gpu = DEVICE_TYPE(o[1]) != 0;
   if (ok) switch (kind) {
       case DIRECT_MM:
-        ok = !output_handle(f, o, &out, &out_fresh) && !(on_gpu ? gpu.mm_out : api.mm_out)(out, t[0], t[1]);
+        ok = !written_handle(f, o, &out, &out_fresh) && !(on_gpu ? gpu.mm_out : api.mm_out)(out, t[0], t[1]);
         break;
       case DIRECT_BMM:
-        ok = !output_handle(f, o, &out, &out_fresh) && !(on_gpu ? gpu.bmm_out : api.bmm_out)(out, t[0], t[1]);
+        ok = !written_handle(f, o, &out, &out_fresh) && !(on_gpu ? gpu.bmm_out : api.bmm_out)(out, t[0], t[1]);
         break;
       case DIRECT_ADDMM:
-        ok = !output_handle(f, o, &out, &out_fresh) &&
+        ok = !written_handle(f, o, &out, &out_fresh) &&
              !(on_gpu ? gpu.addmm_out : api.addmm_out)(out, t[0], t[1], t[2], number(f, n[0]), number(f, n[1]));
         break;
       case DIRECT_BADDBMM:
-        ok = !output_handle(f, o, &out, &out_fresh) &&
+        ok = !written_handle(f, o, &out, &out_fresh) &&
              !(on_gpu ? gpu.baddbmm_out : api.baddbmm_out)(out, t[0], t[1], t[2], number(f, n[0]), number(f, n[1]));
         break;
       case DIRECT_FLASH: { /* numbers: dropout, causal, has scale, scale */
@@ -186,7 +197,7 @@ static int store_outputs(Frame *f, PyObject *result, const int64_t *o, int64_t c
       if (ok && s->data) { /* it has a place: copy into it */
         Handle h;
         int fresh;
-        ok = !output_handle(f, o, &h, &fresh);
+        ok = !written_handle(f, o, &h, &fresh);
         PyObject *target = ok ? api.wrap(h) : NULL;
         PyObject *done = target ? PyObject_CallMethod(target, "copy_", "O", made) : NULL;
         if (ok && fresh) api.delete_handle(h);
@@ -201,6 +212,13 @@ static int store_outputs(Frame *f, PyObject *result, const int64_t *o, int64_t c
     }
     o += 3 + 2 * rank;
   }
+  return 0;
+}
+
+static int is_tensor_or_has_one(PyObject *value) {
+  if (!PyList_Check(value)) return PyObject_TypeCheck(value, tensor_type);
+  for (Py_ssize_t k = 0; k < PyList_GET_SIZE(value); k++)
+    if (is_tensor_or_has_one(PyList_GET_ITEM(value, k))) return 1;
   return 0;
 }
 
@@ -227,8 +245,13 @@ int call(Frame *f, const int64_t *w) {
     }
   }
   if (ok) result = PyObject_Vectorcall(operator, stack, (size_t)positional, keywords ? names : NULL);
-  for (int64_t k = 0; k < done; k++) Py_DECREF(stack[k]);
+  int makes = 1; /* a tensor of none: autograd's kernels count how it is filled, eager's binding goes below them */
+  for (int64_t k = 0; k < done; k++) {
+    makes &= !is_tensor_or_has_one(stack[k]);
+    Py_DECREF(stack[k]);
+  }
   Py_XDECREF(names);
+  if (result && makes && PyObject_TypeCheck(result, tensor_type)) Py_SETREF(result, PyObject_GetAttrString(result, "data"));
   if (!result) return -1;
   if (has_lists(result)) {
     PyObject *flat = PyList_New(0);

@@ -199,6 +199,7 @@ int fill_from_object(Frame *f, Slot *s, PyObject *object);
 int layout_fits(Frame *f, Handle h, int64_t rank, const int64_t *w);
 PyObject *conformed(Frame *f, PyObject *tensor, int64_t rank, const int64_t *w);
 Status output_handle(Frame *f, const int64_t *o, Handle *h, int *fresh);
+Status written_handle(Frame *f, const int64_t *o, Handle *h, int *fresh);
 int reserve_slot(Frame *f, const int64_t *o);
 void place_inside(Frame *f, const int64_t *o, const Slot *host, int64_t offset);
 int reserve_arena(Frame *f, int64_t bytes, int64_t placed);

@@ -181,6 +181,24 @@ Status output_handle(Frame *f, const int64_t *o, Handle *h, int *fresh) {
   return api.get_data_ptr(*h, (void **)&s->data);
 }
 
+/* The same memory for an operator that writes to it, which counts a version: of a handle that nobody sees, so that a
+ * result is as new as eager's. */
+Status written_handle(Frame *f, const int64_t *o, Handle *h, int *fresh) {
+  Handle own;
+  Status status = output_handle(f, o, &own, fresh);
+  if (status || *fresh) {
+    *h = own;
+    return status;
+  }
+  int64_t rank = o[2], sizes[64], strides[64];
+  for (int64_t k = 0; k < rank; k++) {
+    sizes[k] = f->r[o[3 + k]];
+    strides[k] = f->r[o[3 + rank + k]];
+  }
+  *fresh = 1;
+  return api.reinterpret(own, rank, sizes, strides, 0, h);
+}
+
 /* A tensor in a part of another one's memory, for an operator to write; where that fails, the operator makes its own. */
 void place_inside(Frame *f, const int64_t *o, const Slot *host, int64_t offset) {
   Slot *s = &f->slots[o[0]];

@@ -123,7 +123,8 @@ def conform(tensor: torch.Tensor, size: tuple[int, ...], stride: tuple[int, ...]
         if step == 0 and size[dimension] > 1:  # repeated elements are written once
             once = once.narrow(dimension, 0, 1)
     made = torch.empty_strided(once.shape, stride, dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(once).expand(size)
+    made.data.copy_(once)  # whose version is not the result's
+    return made if once is tensor else made.expand(size)
 
 
 def reserve(placed: int, size: tuple[int, ...], stride: tuple[int, ...]) -> torch.Tensor:
