@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import threading
-import warnings
 import weakref
 
 import pytest
@@ -437,31 +436,6 @@ def test_what_arrives_late():
     results = in_part(*again)
     expected = torch.autograd.grad(results[0].sum() + results[1].sum(), again)
     assert_same([inputs[0].grad, inputs[1].grad, early[1]], list(expected))
-
-
-@pytest.mark.parametrize("several", [False, True])
-def test_a_result_that_retains_its_gradient_is_told_of(several):
-    """What second derivatives bring a result is missing: said once, and not of results that nobody watches."""
-
-    def function(a, b, c):
-        one = (a * b).tanh()
-        return (one, c.exp()) if several else (one, one * c)
-
-    called = compiled(function)
-
-    def differentiate(watch):
-        inputs = leaves(3)
-        result, _ = called(*inputs)
-        watch(result)
-        (first,) = torch.autograd.grad(result.sum(), inputs[:1], create_graph=True)
-        first.sum().backward()
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        differentiate(lambda result: None)
-        with pytest.raises(aot_autograd.FirstDerivativeOnly, match="first derivative alone"):
-            differentiate(torch.Tensor.retain_grad)
-        differentiate(torch.Tensor.retain_grad)
 
 
 @pytest.mark.filterwarnings("ignore:Anomaly Detection")

@@ -739,19 +739,3 @@ def test_results_of_one_call_lead_to_one_another(graph_runner):
     torch.testing.assert_close(torch.autograd.grad(loss, x)[0], 2 * x.detach().cos())
     found = aot_autograd.aot_function(inside, graph_runner)(x)
     torch.testing.assert_close(found.detach(), torch.full((3,), 2.0))
-
-
-def test_a_result_has_no_part_of_gradients_of_gradients(graph_runner):
-    """A declared difference: eager's second derivative goes through the result that it saved, ours by the inputs."""
-    found = []
-    for function in (torch.exp, aot_autograd.aot_function(torch.exp, graph_runner)):
-        x = torch.arange(3.0).requires_grad_()
-        result = function(x)
-        result.retain_grad()
-        (gradient,) = torch.autograd.grad(result.sum(), x, create_graph=True)
-        gradient.sum().backward()
-        found.append((x.grad, result.grad))
-    (expected, in_eager), (second, in_ours) = found
-    torch.testing.assert_close(second, expected)
-    assert in_ours.tolist() == [1, 1, 1]  # the first derivative
-    assert not in_ours.equal(in_eager)

@@ -108,7 +108,8 @@ class Many:
         """What `backward` gives, of which each stands for as many."""
         source = self._metadata.source
         values = len(self._metadata.value_requires_grad)
-        wanted = self._wanted(context, *gradients[values:])
+        call = gradients[values:]
+        wanted = self._wanted(context, *call)
         if ends:
             wanted += [True] * len(self._metadata.interior)
         gradients = gradients[:values]
@@ -124,7 +125,7 @@ class Many:
         with outside_of_transforms():
             flat = [None if one is None else _flat(*one, dimensions, shape) for one in apart]
             del apart
-            found = self._along_one(AskedOnce(context), ends, flat, many, count, wanted)
+            found = self._along_one(AskedOnce(context), ends, flat, many, count, wanted, call)
             if dimensions:
                 found = [None if one is None else one.unflatten(0, shape) for one in found]
         for dimension in dimensions:
@@ -139,10 +140,11 @@ class Many:
         many: list[bool],
         count: int,
         wanted: list[bool],
+        call: Sequence[Any],
     ) -> Sequence[Any]:
         """The same along one dimension of `count` places, as the gradients of the results that are many."""
         if not any(many):
-            return self._backward(context, ends, gradients)[2:]
+            return self._backward(context, ends, [*gradients, *call])[2:]
         if count >= _FEW:
             found = self._mapped(context, ends, gradients, many, wanted)
             if found is not None:
@@ -161,7 +163,7 @@ class Many:
             self._retaining = self._make_retaining()
         for number, row in enumerate(zip(*columns, strict=True)):
             run = self._backward if number == rows - 1 else self._retaining
-            found = run(context, ends, row)[2:]
+            found = run(context, ends, [*row, *call])[2:]
             results.append([one if use else None for one, use in zip(found, wanted, strict=True)])
         return [_together(parts, count) for parts in zip(*results, strict=True)]
 
@@ -271,6 +273,11 @@ class AskedOnce:
     @property
     def _raw_saved_tensors(self) -> Any:
         return self._context._raw_saved_tensors
+
+    @property
+    def node(self) -> Any:
+        """The autograd node that the context is."""
+        return self._context
 
     @property
     def kept(self) -> Any:

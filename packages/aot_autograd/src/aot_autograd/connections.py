@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import torch
 
@@ -70,7 +70,10 @@ class _Behind:
 
 
 def connections(
-    targets: Sequence[torch.Tensor], leaves: Sequence[Any], beside: Sequence[torch.Tensor] = ()
+    targets: Sequence[torch.Tensor],
+    leaves: Sequence[Any],
+    beside: Sequence[torch.Tensor] = (),
+    standing: Mapping[int, Sequence[torch.Tensor]] | None = None,
 ) -> Connections:
     """What is behind each of the targets.
 
@@ -78,6 +81,7 @@ def connections(
         targets: The results with a gradient.
         leaves: In the place of each input a leaf, or the edge at which its gradient arrives.
         beside: What the caller gets that is made of the results, or of arguments, after a call.
+        standing: What leaves stand for, by their number: what leads there leads to the leaf, and no further.
     """
     numbers: dict[Any, int] = {}
     for number, leaf in enumerate(leaves):
@@ -88,6 +92,11 @@ def connections(
         (root, target.output_nr): 1 << number
         for number, (root, target) in enumerate(zip(roots, targets, strict=True))
         if root is not None
+    }
+    leaves_standing = {
+        (one.grad_fn, one.output_nr): 1 << number
+        for number, ones in (standing or {}).items()
+        for one in ones
     }
     edges_beside = {(one.grad_fn, one.output_nr): 1 << number for number, one in enumerate(beside)}
     behind: dict[Any, _Behind] = {None: _Behind()}
@@ -101,7 +110,11 @@ def connections(
                 stack.pop()
                 continue
             following = node.next_functions
-            missing = [one for one, _ in following if one not in behind]
+            missing = [
+                edge[0]
+                for edge in following
+                if edge[0] not in behind and edge not in leaves_standing
+            ]
             if missing:
                 stack.extend(missing)
                 continue
@@ -112,6 +125,10 @@ def connections(
             )
             kept = own = direct = results = also_beside = 0
             for edge in following:
+                stands_for = leaves_standing.get(edge)
+                if stands_for is not None:
+                    inputs |= stands_for
+                    continue
                 also = behind[edge[0]]
                 inputs |= also.inputs
                 kept |= also.kept
@@ -128,7 +145,13 @@ def connections(
                 leading.append((inputs, results))
                 kept, own = kept | bit, own | bit
             behind[node] = _Behind(inputs, kept, own, direct, results, also_beside)
-    found = [behind[root] for root in roots]
+    found = [
+        behind[root] if stands_for is None else _Behind(inputs=stands_for)
+        for root, stands_for in (
+            (target.grad_fn, leaves_standing.get((target.grad_fn, target.output_nr)))
+            for target in targets
+        )
+    ]
     own_classes, kept_classes, leading_classes = _classes(found, leading)
     return Connections(
         tuple([one.inputs for one in found]),

@@ -2,7 +2,8 @@
 
 Comes in: the traced function. Goes out: a callable (inputs, seeds, tangents) -> gradients that is
 differentiable again. The gradients are recomputed from the inputs, never from saved values, whose
-dependence on the inputs is lost; they are compiled like any other function at the first
+dependence on the inputs is lost, with the caller's results in the place of those that are computed
+again (`standing.py`); they are compiled like any other function at the first
 `create_graph=True`, and their own second derivative by the same rule. Random numbers come from the
 seeds of the call that is differentiated.
 """
@@ -16,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aot_autograd._torch import ending_at
 from aot_autograd.connections import bits_of
 from aot_autograd.inputs import (
     Fresh,
@@ -26,6 +26,7 @@ from aot_autograd.inputs import (
 )
 from aot_autograd.observation import Observation
 from aot_autograd.recording import RecordingContext
+from aot_autograd.standing import Standing, with_standing
 from aot_autograd.subclasses import is_wrapper, take_apart
 from primtorch.fake import FakeTensor
 
@@ -75,15 +76,23 @@ class DoubleBackward:
         return self
 
     def __call__(
-        self, inputs: list[Any], seeds: list[Any], tangents: list[Any], ends: int = 0
+        self,
+        inputs: list[Any],
+        seeds: list[Any],
+        tangents: list[Any],
+        ends: int = 0,
+        results: Sequence[Any] = (),
     ) -> tuple[Any, ...]:
         """The gradients of the differentiable inputs, with an autograd graph of their own.
 
         Where it ends at results (their bits), what arrives at each that others are made of is behind these: None
-        where it doesn't end.
+        where it doesn't end. `results` are those that stand for what is computed again, one for each tangent or None.
         """
         there = tuple([tangent is not None for tangent in tangents])
-        flat = [*inputs, *[tangent for tangent in tangents if tangent is not None], *seeds]
+        stand = tuple([number for number, one in enumerate(results) if one is not None])
+        flat = [*inputs, *[tangent for tangent in tangents if tangent is not None]]
+        flat += [results[number] for number in stand]
+        flat += seeds
         key = tuple(
             [
                 (_kind(one), one.requires_grad, one.shape, one.stride())
@@ -92,14 +101,16 @@ class DoubleBackward:
                 for one in flat
             ]
         )
-        key = (there, ends, key)
+        first = {id(one): number for number, one in reversed(list(enumerate(flat)))}
+        same = tuple([first[id(one)] for one in flat if isinstance(one, torch.Tensor)])
+        key = (there, ends, stand, same, key)
         compiled = self._compiled.get(key)
         if compiled is None:
             with self._lock:
                 compiled = self._compiled.get(key)
                 if compiled is None:
                     compiled = self.compile_flat(
-                        partial(self.gradients, there, ends),
+                        partial(self.gradients, there, ends, stand),
                         flat,
                         self.tools,
                         seeds=len(seeds),
@@ -109,12 +120,18 @@ class DoubleBackward:
         return tuple(compiled(flat))
 
     def gradients(
-        self, there: tuple[bool, ...], ends: int, *flat: Any, differentiable: bool = True
+        self,
+        there: tuple[bool, ...],
+        ends: int,
+        stand: tuple[int, ...],
+        *flat: Any,
+        differentiable: bool = True,
     ) -> Sequence[Any]:
         """Traced: the function again, on copies of its inputs, then its gradients by the tangents there are."""
         shared = self._metadata.shared
         count = len(self._metadata.graph_inputs)
-        given, tangents = flat[:count], list(flat[count:])
+        given, rest = flat[:count], flat[count:]
+        tangents, given_results = list(rest[: sum(there)]), rest[sum(there) :]
         context = next(one.context for one in flat if isinstance(one, FakeTensor))
         assert isinstance(context, RecordingContext), "gradients are traced by this package"
         with torch.enable_grad():
@@ -141,16 +158,24 @@ class DoubleBackward:
             # One for each edge of the first backward: an input without influence has none.
             wanted = [given[number] for number in self._metadata.differentiable]
             stopped = {number: results[number] for number in bits_of(ends)}
-            with ending_at(list(stopped.values())):
-                gradients = torch.autograd.grad(
+            gradients = with_standing(
+                [*wanted, *stopped.values()],
+                tuple(context.standing),
+                partial(
+                    torch.autograd.grad,
                     targets,
-                    [*wanted, *stopped.values()],
-                    tangents,
+                    grad_outputs=tangents,
                     allow_unused=True,
                     create_graph=differentiable,
-                )
+                ),
+                ends=list(stopped.values()),
+            )
+            context.standing += [
+                Standing(argument, results[number])
+                for argument, number in zip(given_results, stand, strict=True)
+            ]
             arrived = dict(zip(stopped, gradients[len(wanted) :], strict=True))
-            gradients = list(gradients[: len(wanted)])
+            gradients = gradients[: len(wanted)]
             if ends:
                 gradients += [arrived.get(number) for number in self._metadata.interior]
         # A gradient that is one of the tangents would otherwise be an alias of an input.

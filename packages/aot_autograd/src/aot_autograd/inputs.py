@@ -47,8 +47,9 @@ class Fresh(torch.autograd.Function):
     """Differentiable identity onto a tensor that is neither a leaf nor a view."""
 
     @staticmethod
-    def forward(_ctx: Any, tensor: FakeTensor, keep_input: bool) -> FakeTensor:
+    def forward(ctx: Any, tensor: FakeTensor, keep_input: bool) -> FakeTensor:
         """A new tensor with the same value, on the same input when `keep_input`."""
+        ctx.set_materialize_grads(False)
         context = tensor.context
         assert isinstance(context, RecordingContext), "only recorded fakes are copied"
         value = tensor.record
@@ -57,8 +58,8 @@ class Fresh(torch.autograd.Function):
         return context.bind(result, value.node, number)
 
     @staticmethod
-    def backward(_ctx: Any, gradient: FakeTensor) -> tuple[FakeTensor, None]:
-        """The gradient as it is."""
+    def backward(_ctx: Any, gradient: FakeTensor | None) -> tuple[FakeTensor | None, None]:
+        """The gradient as it is, also where there is none."""
         return gradient, None
 
 

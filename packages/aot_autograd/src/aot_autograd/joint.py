@@ -33,6 +33,7 @@ from aot_autograd.observation import Observation
 from aot_autograd.recording import DRAW_SEED, RecordingContext
 from aot_autograd.sizes import symbol_of
 from aot_autograd.sparse import SparseOf, sparse_nodes
+from aot_autograd.standing import read_results, results_behind, with_standing
 from aot_autograd.subclasses import MadeOf, is_wrapper, take_apart
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta
 
@@ -183,6 +184,11 @@ def trace(
         made_of=made_of if any(made_of) else (),
         connections=found,
         beside=tuple(observation.beside) if found is not None and any(found.beside) else (),
+        read_results=read_results(
+            context.nodes, [value.node for value in values if value.requires_grad], flat
+        )
+        if flat is not None
+        else (),
         symbols=tuple(
             (spec.position, symbol_of(spec.meta))
             for spec in specs
@@ -314,16 +320,23 @@ def _record_backward(
         tangents.append(context.bind(fake, node, None))
     wanted = [_gradient_edge(leaf, targets) for leaf in leaves if leaf is not None]
     beside = list(observation.beside.values())
+    standing = {place: results_behind(one, context.standing) for place, one in enumerate(wanted)}
     found = None
     if len(targets) > 1 or beside:
-        found = connections(targets, wanted, beside)
+        found = connections(targets, wanted, beside, standing)
     interior = [] if found is None else [targets[number] for number in found.interior]
     gradients: Sequence[Any] = ()
     if wanted or interior:
         with AutocastOff():
-            gradients = _gradients(context, targets, [*wanted, *interior], tangents)
+            gradients = with_standing(
+                [*wanted, *interior],
+                context.standing,
+                lambda tensors: _gradients(context, targets, tensors, tangents),
+            )
     if found is None and all(one is None for one in gradients):
-        found = connections(targets, wanted)  # it leads to no input, or its backward raises
+        found = connections(
+            targets, wanted, standing=standing
+        )  # it leads to no input, or its backward raises
     after = [
         argument.record.storage.generation if isinstance(argument, FakeTensor) else 0
         for argument in observation.arguments

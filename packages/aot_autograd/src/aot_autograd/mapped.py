@@ -148,7 +148,7 @@ def _traced(
             for one, is_tracked in zip(values, tracked, strict=False)
         ]
         rest = values[len(given) :]
-        found = double.gradients(there, ends, *given, *rest, differentiable=False)
+        found = double.gradients(there, ends, (), *given, *rest, differentiable=False)
         return [one for one, is_wanted in zip(found, wanted, strict=True) if is_wanted]
 
     compiler = partial(_by_operators, refused)

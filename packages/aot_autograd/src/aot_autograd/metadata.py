@@ -181,6 +181,7 @@ class FunctionMetadata:
             graph amounts to.
         beside: Outputs that are made of values, or arguments, after a call, and -1 - arguments that are written, which
             eager has on the way from other outputs (`Connections.beside` counts these).
+        read_results: The tangents of values that gradients may be computed of.
     """
 
     inputs: int
@@ -204,6 +205,7 @@ class FunctionMetadata:
     made_of: tuple[MadeOf | SparseOf | None, ...] = ()
     connections: Connections | None = None
     beside: tuple[int, ...] = ()
+    read_results: tuple[int, ...] = ()
 
     @property
     def replaced(self) -> tuple[tuple[int, int], ...]:

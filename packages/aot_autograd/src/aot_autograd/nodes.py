@@ -572,8 +572,6 @@ class _OfBackward:
             call.let_go()
         elif type(context) is _Freed and nodes.reads_tensors(nodes.everything & ~fresh, ends):
             raise RuntimeError(nodes.second_backward)
-        if torch.is_grad_enabled():
-            nodes.told.of_second_derivatives(call.tensors)
         if ends:
             to_ends = nodes.freeing_to_ends if freeing else nodes.keeping_to_ends
             gradients = to_ends(context, ends, [*given, call])

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from aot_autograd.errors import SourceLine
+    from aot_autograd.standing import Standing
 
 aten = torch.ops.aten
 
@@ -109,6 +110,7 @@ class RecordingContext:
         self.writes = 0
         self.silent_writes: set[Storage] = set()
         self.backward_errors: tuple[str, ...] = ()
+        self.standing: list[Standing] = []
         self.phase = "forward"
         self.region_number = 0
         self.source_line: SourceLine | None = None

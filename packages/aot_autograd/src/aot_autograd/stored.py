@@ -199,9 +199,14 @@ class _LazyDouble:
         self._made: dict[Any, DoubleBackward] = {}
 
     def __call__(
-        self, inputs: list[Any], seeds: list[Any], tangents: list[Any], ends: int = 0
+        self,
+        inputs: list[Any],
+        seeds: list[Any],
+        tangents: list[Any],
+        ends: int = 0,
+        results: Sequence[Any] = (),
     ) -> Any:
-        return self.for_inputs(inputs)(inputs, seeds, tangents, ends)
+        return self.for_inputs(inputs)(inputs, seeds, tangents, ends, results)
 
     def for_inputs(self, inputs: list[Any]) -> DoubleBackward:
         """Those for inputs of these shapes."""

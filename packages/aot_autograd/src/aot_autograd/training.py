@@ -44,6 +44,7 @@ from aot_autograd.runtime import (
 )
 from aot_autograd.seeds import generator_states, generators_as
 from aot_autograd.spared import Spared, outside_tensors
+from aot_autograd.standing import standing_results
 from aot_autograd.stowed import SECOND_BACKWARD, changed_since
 from aot_autograd.subclasses import gradients_of_results
 from aot_autograd.tangents import (
@@ -76,8 +77,8 @@ class Compiled:
         metadata: The contract.
         forward_outputs: Number of leading outputs that are values of the function.
         total_outputs: Number of outputs of the compiled forward.
-        double: Called for gradients of gradients: (inputs, seeds, tangents, results at which it ends) -> gradients,
-            and what arrives at these; an absent tangent is None.
+        double: Called for gradients of gradients: (inputs, seeds, tangents, results at which it ends, results that
+            stand for what it computes again) -> gradients, and what arrives at these; an absent tangent is None.
         seeds: Positions among saved values that are seeds of random numbers.
         watched: Whether versions of saved tensors are kept, because not every result's backward reads them all.
     """
@@ -88,7 +89,7 @@ class Compiled:
     metadata: FunctionMetadata
     forward_outputs: int
     total_outputs: int
-    double: Callable[[list[Any], list[Any], list[Any], int], Any] | None
+    double: Callable[[list[Any], list[Any], list[Any], int, Sequence[Any]], Any] | None
     seeds: tuple[int, ...] = ()
     watched: bool = False
 
@@ -354,7 +355,7 @@ def _differentiating(
     saves = bool(keeping.inputs or keeping.outputs)
     grad_mode = torch.is_grad_enabled
     spared = Spared(keeping, _outside(compiled, keeping))
-    told = Told(metadata.source)
+    standing_of = _standing_of(metadata)
 
     def differentiate(ctx: Any, ends: int, gradients: Sequence[Any]) -> Any:
         saved, refused = _all_saved(ctx) if saves else ((), None)
@@ -381,9 +382,9 @@ def _differentiating(
             double = differentiable_backward(compiled, keeping, primals, versions)
             primals = list(primals or ())
             inputs = primals[: len(metadata.graph_inputs)]
-            told.of_second_derivatives(primals[len(inputs) :])
+            results = standing_of(ctx, primals[len(inputs) :], gradients)
             with generators_as(states[0]) if states else nullcontext():
-                return (None, None, *double(inputs, seeds, tangents, ends))
+                return (None, None, *double(inputs, seeds, tangents, ends, results))
         chosen = known.get(key) or backwards.of(key)
         run = chosen.deferred.made or chosen.deferred()
         if chosen.kept is not None:
@@ -408,6 +409,29 @@ def _differentiating(
     retaining = partial(_differentiating, compiled, keeping, lambda: True)
     mapped = Mapped(compiled, keeping, partial(differentiable_backward, compiled, keeping))
     return of_one_or_many(differentiate, Many(differentiate, retaining, mapped, keeps, metadata))
+
+
+def _standing_of(
+    metadata: FunctionMetadata,
+) -> Callable[[Any, Sequence[Any], Sequence[Any]], Sequence[Any]]:
+    """What stands for the results of a call, of its context, references to them, and the gradients of a backward."""
+    if not metadata.read_results:
+        return lambda _ctx, _references, _gradients: ()
+    told = Told(metadata.source)
+
+    def standing_of(ctx: Any, references: Sequence[Any], gradients: Sequence[Any]) -> Sequence[Any]:
+        beside: Sequence[Any] = ()
+        nodes: Sequence[Any] = [lambda: getattr(ctx, "node", ctx)]
+        if metadata.connections is not None:
+            call = gradients[-1]
+            references, nodes = call.tensors, call.results
+            beside = getattr(call, "beside", None) or ()
+        standing = standing_results(metadata, references, nodes)
+        if beside:
+            told.of_second_derivatives(beside)
+        return standing
+
+    return standing_of
 
 
 def _in_c(
@@ -541,7 +565,7 @@ def _without(results: Sequence[Any], unreached: frozenset[int]) -> list[Any]:
 
 def differentiable_backward(
     compiled: Compiled, keeping: Keeping, primals: Any, versions: Any
-) -> Callable[[list[Any], list[Any], list[Any], int], Any]:
+) -> Callable[[list[Any], list[Any], list[Any], int, Sequence[Any]], Any]:
     """The backward that can be differentiated, if the inputs still are what they were.
 
     Raises:

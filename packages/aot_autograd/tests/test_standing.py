@@ -1,0 +1,264 @@
+"""Derivatives of derivatives arrive at results as in eager, which has saved the results themselves."""
+
+import gc
+import random
+import weakref
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import aot_autograd
+
+pytestmark = pytest.mark.usefixtures("form")
+
+
+def compiled(function):
+    return aot_autograd.aot_function(
+        function, lambda graph, _: aot_autograd.make_boxed_func(graph.forward)
+    )
+
+
+def leaf():
+    return torch.linspace(-1, 1, 9, dtype=torch.float64).view(3, 3).clone().requires_grad_()
+
+
+def same(found, expected):
+    assert len(found) == len(expected)
+    for ours, eagers in zip(found, expected, strict=True):
+        assert (ours is None) == (eagers is None)
+        if ours is not None:
+            torch.testing.assert_close(ours, eagers)
+
+
+def noting(number, seen):
+    return lambda grad: seen.append((number, grad.detach()))
+
+
+def of_one_another(x, w):
+    hidden = (x @ w).tanh()
+    return hidden, (hidden * hidden * w).sum()
+
+
+def divided(x, w):
+    sine = (x * w).sin()
+    return sine / (w * w + 1), sine
+
+
+def detached(x, w):
+    hidden = (x * w).sigmoid()
+    return hidden, hidden.detach() * x * hidden
+
+
+FUNCTIONS = {
+    "a saved result": lambda x, w: ((x * w).exp(),),
+    "softmax": lambda x, w: ((x @ w).softmax(-1),),
+    "a result that nobody reads": lambda x, w: (x @ w,),
+    "one of another": of_one_another,
+    "beside one another": lambda x, w: ((x * w).exp(), (x + w).tanh()),
+    "two that are equal": lambda x, w: ((x * w).softmax(-1), (x * w).softmax(-1)),
+    "one divided by another": divided,
+    "a detached way": detached,
+    "normalized": lambda x, w: (torch.nn.functional.layer_norm(x @ w, (3,)),),
+}
+
+
+@pytest.mark.parametrize("tangent", ["numbers", "of the results", "the results"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_who_asks_for_a_result(name, tangent):
+    function = FUNCTIONS[name]
+    found = []
+    for called in (function, compiled(function)):
+        x, w = leaf(), leaf()
+        results = called(x, w)
+        grads = {
+            "numbers": [torch.full_like(one, 0.5) for one in results],
+            "of the results": [2 * one for one in results],
+            "the results": list(results),
+        }[tangent]
+        first = torch.autograd.grad(results, (x, w), grads, create_graph=True)
+        total = sum((one * one).sum() for one in first)
+        second = torch.autograd.grad(total, (*results, x, w), create_graph=True, allow_unused=True)
+        third_of = sum((one * one).sum() for one in second if one is not None)
+        third = torch.autograd.grad(third_of, (*results, x, w), allow_unused=True)
+        found.append([*first, *second, *third])
+    expected, ours = found
+    same(ours, expected)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_who_watches_a_result(name):
+    function = FUNCTIONS[name]
+    found = []
+    for called in (function, compiled(function)):
+        x, w = leaf(), leaf()
+        results = called(x, w)
+        seen = []
+        for number, one in enumerate(results):
+            one.retain_grad()
+            one.register_hook(noting(number, seen))
+        total = sum((one * one).sum() for one in results)
+        first = torch.autograd.grad(total, (x, w), create_graph=True)
+        sum((one * one).sum() for one in first).backward()
+        found.append((seen, [x.grad, w.grad, *[one.grad for one in results]]))
+    (expected_seen, expected), (seen, ours) = found
+    same(ours, expected)
+    assert [number for number, _ in seen] == [number for number, _ in expected_seen]
+    same([grad for _, grad in seen], [grad for _, grad in expected_seen])
+
+
+def test_a_tangent_that_was_a_result_and_is_another_tensor_the_next_time():
+    found = []
+    for called in (torch.exp, compiled(torch.exp)):
+        for tangent in (lambda y: y, lambda y: y.detach() * 3, lambda y: y * 3, lambda y: y):
+            x = leaf()
+            y = called(x)
+            (first,) = torch.autograd.grad(y, x, tangent(y), create_graph=True)
+            found.append(torch.autograd.grad(first.sum(), (x, y)))
+    for ours, expected in zip(found[4:], found[:4], strict=True):
+        same(ours, expected)
+
+
+def test_the_next_call_may_be_given_an_input_as_the_tangent():
+    """What was compiled for a tangent that is an input isn't for one that is none."""
+    found = []
+    for called in (torch.sin, compiled(torch.sin)):
+        for tangent in (lambda x: x, lambda x: x.detach().clone().requires_grad_()):
+            x = leaf()
+            given = tangent(x)
+            (first,) = torch.autograd.grad(called(x), x, given, create_graph=True)
+            found.append(torch.autograd.grad((first * first).sum(), {x, given}))
+    for ours, expected in zip(found[2:], found[:2], strict=True):
+        assert len(ours) == len(expected)
+        same(sorted(ours, key=torch.sum), sorted(expected, key=torch.sum))
+
+
+@pytest.mark.parametrize("name", ["a saved result", "one of another"])
+def test_a_result_that_is_gone_takes_nothing(name):
+    function = FUNCTIONS[name]
+    found = []
+    for called in (function, compiled(function)):
+        x, w = leaf(), leaf()
+        results = called(x, w)
+        total = (results[-1] * results[-1]).sum()
+        del results
+        first = torch.autograd.grad(total, (x, w), create_graph=True)
+        found.append(torch.autograd.grad(sum((one * one).sum() for one in first), (x, w)))
+    same(found[1], found[0])
+
+
+def test_nothing_lives_on_with_a_gradient_that_is_gone():
+    function = compiled(FUNCTIONS["one of another"])
+    x, w = leaf(), leaf()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        results = function(x, w)
+        alive = list(map(weakref.ref, results))
+        first = torch.autograd.grad(results[1], (x, w), create_graph=True)
+        second = torch.autograd.grad(first[0].sum(), results, allow_unused=True)
+        assert second[0] is not None
+        del results, first, second
+        assert [one() for one in alive] == [None, None]
+    finally:
+        if enabled:
+            gc.enable()
+
+
+OPERATORS = {
+    "exp": lambda a, b: (a * 0.3).exp(),
+    "tanh": lambda a, b: a.tanh(),
+    "mul": lambda a, b: a * b,
+    "mm": lambda a, b: a @ b,
+    "softmax": lambda a, b: a.softmax(-1),
+    "add": lambda a, b: a + b,
+    "sin": lambda a, b: a.sin(),
+    "sum": lambda a, b: a.sum(0, keepdim=True) + b,
+    "sigmoid": lambda a, b: (a * b).sigmoid(),
+    "detach": lambda a, b: a.detach() * b,
+    "cube": lambda a, b: b**3,
+    "div": lambda a, b: a / (b * b + 1),
+    "normalize": lambda a, b: torch.nn.functional.layer_norm(a, (3,)),
+}
+
+
+def drawn(draw):
+    steps = [
+        (draw.choice(sorted(OPERATORS)), draw.randrange(2 + n), draw.randrange(2 + n))
+        for n in range(draw.randint(1, 5))
+    ]
+    returned = draw.sample(range(2, 2 + len(steps)), draw.randint(1, len(steps)))
+
+    def function(x, w):
+        values = [x, w]
+        for name, left, right in steps:
+            values.append(OPERATORS[name](values[left], values[right]))
+        return tuple([values[place] for place in returned])
+
+    return function
+
+
+def derivatives(called, seed):
+    """What is to be seen of derivatives up to the third, by ways that are drawn."""
+    draw = random.Random(seed)
+    torch.manual_seed(seed)
+    x, w = (torch.randn(3, 3, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    given_x, given_w = (x * 1, w * 1) if draw.random() < 0.3 else (x, w)
+    results = [one for one in called(given_x, given_w) if one.requires_grad]
+    seen, found = [], []
+    retained = [one for one in results if draw.random() < 0.4]
+    for one in retained:
+        one.retain_grad()
+    for number, one in enumerate(results):
+        if draw.random() < 0.3:
+            one.register_hook(noting(number, seen))
+    kept = [one for one in results if draw.random() < 0.8]
+    chosen = [one for one in results if draw.random() < 0.7]
+    if not chosen:
+        return [], []
+    asked = [given_x, given_w]
+    if draw.random() < 0.3:
+        last = torch.autograd.grad(
+            chosen, asked, list(chosen), create_graph=True, allow_unused=True
+        )
+    else:
+        power = draw.choice([1, 2])
+        total = sum((one**power).sum() for one in chosen)
+        last = torch.autograd.grad(total, asked, create_graph=True, allow_unused=True)
+    if draw.random() < 0.3:
+        del results, chosen, retained
+    for rest in reversed(range(draw.choice([1, 1, 1, 2]))):
+        last = [one for one in last if one is not None and one.requires_grad]
+        found += [one.detach() for one in last]
+        if not last:
+            break
+        total = sum((one * one).sum() if draw.random() < 0.5 else one.sum() for one in last)
+        if not rest and draw.random() < 0.5:
+            total.backward()
+            found += [x.grad, w.grad, *[one.grad for one in kept if one.retains_grad]]
+            break
+        last = torch.autograd.grad(total, asked + kept, create_graph=True, allow_unused=True)
+        found += [one if one is None else one.detach() for one in last]
+    return found, sorted(seen, key=lambda one: one[0])
+
+
+def outcome(called, seed):
+    try:
+        return derivatives(called, seed)
+    except RuntimeError as error:
+        return [str(error)[:40]]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(seed=st.integers(0, 2**32))
+def test_drawn(seed):
+    function = drawn(random.Random(seed))
+    expected, ours = outcome(function, seed), outcome(compiled(function), seed)
+    assert len(ours) == len(expected)
+    if len(expected) == 1:
+        assert ours == expected
+        return
+    same(ours[0], expected[0])
+    assert [number for number, _ in ours[1]] == [number for number, _ in expected[1]]
+    same(*[[grad for _, grad in one[1]] for one in (ours, expected)])
