@@ -262,3 +262,61 @@ def test_drawn(seed):
     same(ours[0], expected[0])
     assert [number for number, _ in ours[1]] == [number for number, _ in expected[1]]
     same(*[[grad for _, grad in one[1]] for one in (ours, expected)])
+
+
+class OfNone(torch.autograd.Function):
+    """Its backward must not be asked without a gradient, and divides by zero if it is with zeros."""
+
+    @staticmethod
+    def forward(ctx, tensor):
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(tensor)
+        return tensor * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (tensor,) = ctx.saved_tensors
+        return gradient * 2 + tensor - tensor.detach()
+
+
+class Raising(torch.autograd.Function):
+    """Its backward is no linear function."""
+
+    @staticmethod
+    def forward(ctx, tensor, factor):
+        return tensor * factor
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2 + 1, None
+
+
+def hooked(x):
+    inner = x * 2
+    inner.register_hook(lambda gradient: gradient * gradient)
+    return inner.exp()
+
+
+def hooked_result(x):
+    result = x.tanh()
+    result.register_hook(lambda gradient: gradient * 3 + 1)
+    return result
+
+
+BEHIND = {
+    "a function that takes None": lambda x: OfNone.apply(x).exp(),
+    "a function that isn't linear": lambda x: Raising.apply(x, 2.0).exp(),
+    "a hook": hooked,
+    "a hook of the result": hooked_result,
+}
+
+
+@pytest.mark.parametrize("name", BEHIND)
+def test_nobody_is_called_behind_a_result_that_stands(name):
+    found = []
+    for called in (BEHIND[name], compiled(BEHIND[name])):
+        x = leaf()
+        result = called(x)
+        (first,) = torch.autograd.grad((result * result).sum(), x, create_graph=True)
+        found.append([first, *torch.autograd.grad(first.sum(), (x, result))])
+    same(found[1], found[0])

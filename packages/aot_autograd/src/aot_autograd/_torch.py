@@ -18,7 +18,7 @@ from torch.autograd.function import BackwardCFunction
 from torch.utils import checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
 __all__ = [
@@ -343,10 +343,14 @@ def gradients_of(
 
 
 @contextmanager
-def ending_at(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Inside, what arrives at these tensors in a backward is theirs, and goes no further.
+def ending_at(
+    tensors: Sequence[torch.Tensor], roots: Sequence[torch.Tensor], context: Any
+) -> Iterator[None]:
+    """Inside, what arrives at these tensors in a backward from the roots is theirs, and goes no further.
 
-    Autograd takes a tensor's gradient before it calls the hooks of the node that goes on with it.
+    Autograd takes a tensor's gradient before it calls the hooks of the node that goes on with it. It runs also the
+    nodes behind, without gradients: functions of Python there are not called, and hooks of recorded tensors are not
+    while `context.ending` is true.
     """
     places: dict[Any, set[int]] = {}
     for tensor in tensors:
@@ -359,11 +363,57 @@ def ending_at(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
         )
 
     handles = [node.register_prehook(without(numbers)) for node, numbers in places.items()]
+    silent = [node for node in _only_behind(places, roots) if isinstance(node, BackwardCFunction)]
+    for node in silent:
+        node.apply = _no_gradients
+    context.ending = bool(places)
     try:
         yield
     finally:
+        context.ending = False
+        for node in silent:
+            del node.apply
         for handle in handles:
             handle.remove()
+
+
+def _no_gradients(*_gradients: Any) -> tuple[None, ...]:
+    return (None,) * _MOST_ARGUMENTS
+
+
+_MOST_ARGUMENTS = 1024
+"""Of a function of autograd; that it gives None for more than it has is permitted."""
+
+
+def _only_behind(ends: Mapping[Any, set[int]], roots: Sequence[torch.Tensor]) -> set[Any]:
+    """The nodes that a backward from the roots comes by only behind the ends."""
+
+    def following(node: Any) -> list[Any]:
+        return [
+            one
+            for one, number in node.next_functions
+            if one is not None and number not in ends.get(one, ())
+        ]
+
+    def reached(pending: list[Any], next_of: Callable[[Any], list[Any]]) -> set[Any]:
+        seen = set(pending)
+        while pending:
+            for one in next_of(pending.pop()):
+                if one not in seen:
+                    seen.add(one)
+                    pending.append(one)
+        return seen
+
+    before = reached(
+        [
+            one.grad_fn
+            for one in roots
+            if one.grad_fn is not None and one.output_nr not in ends.get(one.grad_fn, ())
+        ],
+        following,
+    )
+    behind = reached(list(ends), lambda node: [one for one, _ in node.next_functions if one])
+    return behind - before
 
 
 def accumulated_gradients_of(

@@ -160,7 +160,8 @@ class DoubleBackward:
             stopped = {number: results[number] for number in bits_of(ends)}
             gradients = with_standing(
                 [*wanted, *stopped.values()],
-                tuple(context.standing),
+                context,
+                targets,
                 partial(
                     torch.autograd.grad,
                     targets,

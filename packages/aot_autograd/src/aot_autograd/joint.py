@@ -330,7 +330,8 @@ def _record_backward(
         with AutocastOff():
             gradients = with_standing(
                 [*wanted, *interior],
-                context.standing,
+                context,
+                targets,
                 lambda tensors: _gradients(context, targets, tensors, tangents),
             )
     if found is None and all(one is None for one in gradients):

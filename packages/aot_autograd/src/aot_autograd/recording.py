@@ -111,6 +111,7 @@ class RecordingContext:
         self.silent_writes: set[Storage] = set()
         self.backward_errors: tuple[str, ...] = ()
         self.standing: list[Standing] = []
+        self.ending = False
         self.phase = "forward"
         self.region_number = 0
         self.source_line: SourceLine | None = None

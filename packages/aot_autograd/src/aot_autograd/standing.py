@@ -10,6 +10,7 @@ stand. Invariant: values come from the inputs alone, only derivatives take the o
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from aot_autograd.metadata import FunctionMetadata
+    from aot_autograd.recording import RecordingContext
 
 __all__ = ["Standing", "read_results", "results_behind", "standing_results", "with_standing"]
 
@@ -47,7 +49,8 @@ def results_behind(tensor: Any, standing: Iterable[Standing]) -> list[torch.Tens
 
 def with_standing(
     wanted: Sequence[Any],
-    standing: Sequence[Standing],
+    context: RecordingContext,
+    roots: Sequence[torch.Tensor],
     gradients_of: Callable[[Sequence[Any]], Sequence[Any]],
     ends: Sequence[torch.Tensor] = (),
 ) -> list[Any]:
@@ -55,17 +58,19 @@ def with_standing(
 
     Args:
         wanted: Inputs' leaves, the edges at which their gradients arrive, and results.
-        standing: What inputs stand for: the backward ends there.
+        context: The trace. What inputs stand for in it is where the backward ends.
+        roots: Where it begins.
         gradients_of: Autograd's own function, of the tensors whose gradients to give.
         ends: Where it ends too.
     """
+    standing = tuple(context.standing)
     behind = [
         (place, result)
         for place, one in enumerate(wanted)
         for result in (results_behind(one, standing) if standing else ())
     ]
     results = [result for _, result in behind]
-    with ending_at([*ends, *results]):
+    with ending_at([*ends, *results], roots, context) if ends or results else nullcontext():
         found = list(gradients_of([*wanted, *results]))
     gradients = found[: len(wanted)]
     for (place, _), arrived in zip(behind, found[len(wanted) :], strict=True):

@@ -61,7 +61,16 @@ class Autoencoder(nn.Module):
         return (divergence - seen.log_prob(x)).mean()
 
 
-def test_a_variational_autoencoder_learns_and_refuses_as_eager_does():
+@pytest.fixture
+def validated():
+    """Parameters are looked at, which torch.compile turns off for the process as soon as it runs once."""
+    before = distributions.Distribution._validate_args
+    distributions.Distribution.set_default_validate_args(True)
+    yield
+    distributions.Distribution.set_default_validate_args(before)
+
+
+def test_a_variational_autoencoder_learns_and_refuses_as_eager_does(validated):
     torch.manual_seed(0)
     eager = Autoencoder()
     mine = copy.deepcopy(eager)

@@ -60,7 +60,7 @@ def _after_accumulation(machine: Machine, args: tuple[Any, ...], kwargs: dict[st
     return _register_late(machine, tensor, "register_post_accumulate_grad_hook", hook)
 
 
-@rule(torch.Tensor.register_hook)
+@rule(torch.Tensor.register_hook, FakeTensor.register_hook)
 def _register_hook(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, hook = (*args, *kwargs.values())[:2]
     recorder, frame = machine.session.recorder, machine.frames[-1]

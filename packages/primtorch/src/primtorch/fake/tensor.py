@@ -22,6 +22,8 @@ from primtorch.fake.meta import Shape, TensorMeta
 from primtorch.symbolic import SizeEnvironment, expression_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch._ops import OpOverload
 
 
@@ -104,6 +106,17 @@ class FakeTensor(torch.Tensor):
         result.context = context
         result.storage = Storage(meta) if storage is None else storage
         return result
+
+    def register_hook(self, hook: Callable[[Any], Any]) -> Any:
+        """As autograd has it; where a backward ends before it gets here (`context.ending`), the hook isn't called."""
+        context = self.context
+
+        def unless_ended(gradient: Any) -> Any:
+            if gradient is None and getattr(context, "ending", False):
+                return None
+            return hook(gradient)
+
+        return super().register_hook(unless_ended)
 
     def adopt(self, meta: TensorMeta) -> None:
         """Change the geometry of this very tensor, as `x.t_()` does; its storage stays."""
