@@ -50,7 +50,7 @@ def test_it_is_handled_by_who_catches_it(kind):
     def function(x):
         try:
             inner(x)
-        except Exception:
+        except Exception:  # noqa: BLE001 - it is not one
             log.append("wrong")
         except kind as error:
             return x + len(str(error))
