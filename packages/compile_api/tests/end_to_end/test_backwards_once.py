@@ -1,4 +1,4 @@
-"""Backwards of custom functions that say what may be differentiated twice, or give back the wrong count of gradients."""
+"""Backwards of custom functions: what may be differentiated twice, and the count of gradients that come back."""
 
 import pytest
 import torch
