@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import dynamo
+from dynamo import DynamoOptions
+from dynamo.errors import InternalError
 from dynamo.graph.recorder import Recorder
 from dynamo.values import attributes, rules, subscripts, wrap
 
@@ -197,3 +199,23 @@ def test_exceptions_of_the_program_stay_its_own():
     (out, found), (expected, kinds) = compiled(X, "k"), raising(X, "k")
     assert found == kinds
     assert torch.equal(out, expected)
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_compiling_changes_is_captured_again(times):
+    known, changes = [1], [None] * times
+
+    def backend(module, _examples):
+        if changes:
+            known.append(changes.pop() or 1)
+        return module.forward
+
+    def function(x):
+        return x * len(known)
+
+    compiled = dynamo.optimize(backend, options=DynamoOptions(strict=True))(function)
+    x = torch.ones(2)
+    if times == 2:  # it would go on for ever
+        with pytest.raises(InternalError, match="don't hold for the call that made them"):
+            compiled(x)
+    assert torch.equal(compiled(x), function(x))

@@ -30,7 +30,7 @@ from aot_autograd.errors import (
     UnsupportedAliasing,
     UnsupportedOperator,
 )
-from aot_autograd.inputs import InputSpec
+from aot_autograd.inputs import InputSpec, with_constant_layout
 from aot_autograd.joint import Trace, trace
 from aot_autograd.packed import in_layout
 from aot_autograd.runtime import Boxed, as_boxed
@@ -230,11 +230,9 @@ def compile_flat(
         if groups and recorded.metadata.mutations:
             touched = mutated_groups(groups, recorded.metadata, tracks=recorded.has_backward)
             if touched:
-                recorded = _traced_again(
-                    traced,
-                    [share(example_inputs, group, recorded.metadata, source) for group in touched],
-                    source,
-                )
+                shared = [share(example_inputs, one, recorded.metadata, source) for one in touched]
+                specs = with_constant_layout(specs, shared, environment)
+                recorded = _traced_again(traced, shared, source)
         if not recorded.has_backward:
             return _compile_inference(recorded, specs, tools)
         origin = Origin(getattr(function, "graph_module", None), _order_of(specs, example_inputs))

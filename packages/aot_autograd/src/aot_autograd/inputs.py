@@ -7,7 +7,7 @@ shared storage are views of one flat tensor. Invariant: one leaf (or None) per p
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -106,6 +106,30 @@ def make_inputs(
     for group_number, group in enumerate(shared):
         leaves.append(_make_members(context, specs, group, group_number, arguments))
     return arguments, leaves
+
+
+def with_constant_layout(
+    specs: Sequence[InputSpec], shared: Sequence[SharedStorage], environment: Any
+) -> list[InputSpec]:
+    """The specs, of which members of shared storages have numbers for sizes, guarded by the environment.
+
+    How members overlap decides what a change of one is to another, and the storage has one length in any case.
+    """
+    members = {position for group in shared for position in group.members}
+
+    def constant(spec: InputSpec) -> InputSpec:
+        if environment is None or spec.position not in members:
+            return spec
+        meta: TensorMeta = spec.meta
+        fixed = replace(
+            meta,
+            shape=tuple(map(environment.constant, meta.shape)),
+            stride=tuple(map(environment.constant, meta.stride)),
+            storage_offset=environment.constant(meta.storage_offset),
+        )
+        return replace(spec, meta=fixed)
+
+    return [constant(spec) for spec in specs]
 
 
 def numbers_of_graph_inputs(

@@ -4,6 +4,9 @@ Comes in: the hooks that see what a call saves, if any. Goes out: hooks around t
 and lay what comes back out so: a kernel reads memory by the strides and the dtype that it was compiled for, and a
 hook that clones, compresses, or copies to another device gives others. Invariant: each of the caller's hooks is called
 as often as eager calls it, with the same tensors, and what fits is handed on as it is.
+
+A call that writes its arguments does so after it has saved. Eager saves as it goes: where a hook raises (a checkpoint
+that has computed enough does), what came before is written. So an error of theirs is held until the call has written.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from aot_autograd.subclasses import is_wrapper
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["in_layout", "layouts_restored"]
+__all__ = ["errors_held", "in_layout", "layouts_restored"]
 
 
 def in_layout(tensor: torch.Tensor, stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -56,6 +59,30 @@ def layouts_restored() -> Iterator[None]:
         return _restored(unpack(inner), form)
 
     with torch.autograd.graph.saved_tensors_hooks(remember, restore):
+        yield
+
+
+@contextmanager
+def errors_held(errors: list[BaseException]) -> Iterator[None]:
+    """Inside, the first error of the hooks of now goes to `errors`, and nothing is packed after it.
+
+    Whoever calls must raise it: in the place of what should have been packed nothing is.
+    """
+    hooks = saved_tensor_hooks()
+    assert hooks is not None, "the caller looked"
+    pack, unpack = hooks
+
+    def held(tensor: torch.Tensor) -> Any:
+        if errors:
+            return None
+        try:
+            return pack(tensor)
+        except BaseException as error:  # noqa: BLE001 - raised when the call has written
+            errors.append(error)
+            return None
+
+    held.__module__ = getattr(pack, "__module__", __name__)  # a checkpoint's stays one
+    with torch.autograd.graph.saved_tensors_hooks(held, unpack):
         yield
 
 

@@ -33,7 +33,7 @@ from aot_autograd._torch import (
 from aot_autograd.batched import Many, of_one_or_many
 from aot_autograd.mapped import Mapped
 from aot_autograd.nodes import Nodes
-from aot_autograd.packed import layouts_restored
+from aot_autograd.packed import errors_held, layouts_restored
 from aot_autograd.runtime import (
     Epilogue,
     checked_length,
@@ -109,7 +109,7 @@ def training_callable(compiled: Compiled) -> Boxed:
         apply, in_transforms = apply_without_transforms(node), node.apply
         with_hooks = apply
     differentiable = picker(metadata.differentiable)
-    beside = metadata.beside
+    beside, writes = metadata.beside, bool(metadata.mutations)
     grad_mode = torch.is_grad_enabled
 
     def tracked(args: list[Any], sizes: Sizes | None = None) -> Any:
@@ -145,10 +145,17 @@ def training_callable(compiled: Compiled) -> Boxed:
             args[:] = [
                 args[position] if position >= 0 else bases[-1 - position] for position in selection
             ]
-        values = tracked(args, sizes)
+        errors: list[BaseException] = []
+        if writes and saved_tensor_hooks() is not None:
+            with errors_held(errors):
+                values = tracked(args, sizes)
+        else:
+            values = tracked(args, sizes)
         if epilogue is None or kept is None:
             return values
         results = epilogue(kept, values, sizes)
+        if errors:
+            raise errors.pop()
         if beside:
             nodes.note(values, [results[n] if n >= 0 else kept[-1 - n] for n in beside])
         return results

@@ -316,24 +316,36 @@ class Compiler:
                     history = self.history.setdefault(function.__code__, History())
                     history.learn(taken[0].program.guards)
                     return taken
-            captured = self._capture(cache, function, slots)
+            made = self._made(cache, function, slots)
             worth.compiling += time.perf_counter() - start
+            return made
+
+    def _made(
+        self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]
+    ) -> tuple[Entry, list[Any]] | None:
+        """A new entry and what it takes of this call.
+
+        Compiling may import what changes a list that capture has read (`torch.distributed.tensor` adds to the types
+        that have foreach operators): then the call is captured once more.
+        """
+        failed: Any = None
+        for _ in range(2):
+            captured = self._capture(cache, function, slots)
             if captured is None:
                 return None
             cache.add(captured.entry)
             inputs = captured.entry.program.match(slots, function)
-            if inputs is None:
-                failed = captured.entry.program.explain(slots, function)
-                cache.remove(captured.entry)
-                self._fault(
-                    cache,
-                    InternalError(
-                        f"the guards of {function.__qualname__} don't hold for the call that "
-                        f"made them: {failed}"
-                    ),
-                )
-                return None
-            return captured.entry, inputs
+            if inputs is not None:
+                return captured.entry, inputs
+            failed = captured.entry.program.explain(slots, function)
+            cache.remove(captured.entry)
+        self._fault(
+            cache,
+            InternalError(
+                f"the guards of {function.__qualname__} don't hold for the call that made them: {failed}"
+            ),
+        )
+        return None
 
     def _take(
         self, cache: CodeCache, function: types.FunctionType, slots: tuple[Any, ...]

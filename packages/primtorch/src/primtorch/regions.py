@@ -104,6 +104,7 @@ def checkpoint(
     On fake tensors the body is run once, inside `context.region("checkpoint", options)` if the
     context has that method: recomputing is then a matter of partitioning the joint graph.
     """
+    body = _unhooked(body)
     fake = _first_fake(args)
     if fake is not None:
         enter = getattr(fake.context, "region", None)
@@ -114,6 +115,11 @@ def checkpoint(
     return _checkpoint.checkpoint(
         body, *args, use_reentrant=False, preserve_rng_state=preserve_rng_state, **keywords
     )
+
+
+def _unhooked(body: Callable[..., Any]) -> Callable[..., Any]:
+    """A body as a function: hooks of all modules (`register_module_forward_hook`) must not see a graph as a module."""
+    return body.forward if isinstance(body, torch.fx.GraphModule) else body
 
 
 def _first_fake(args: Sequence[Any]) -> FakeTensor | None:
@@ -189,7 +195,13 @@ def autograd_function(
     Returns:
         The outputs as `forward` returned them.
     """
-    region = _Region(forward, backward, tuple(dirty), tuple(non_differentiable), materialize_grads)
+    region = _Region(
+        _unhooked(forward),
+        _unhooked(backward),
+        tuple(dirty),
+        tuple(non_differentiable),
+        materialize_grads,
+    )
     return _Function.apply(region, *args)
 
 
@@ -254,7 +266,8 @@ def gradient_hook(
         body: gives the gradient's new value, or None to leave it.
         captured: what it is called with beside the gradient.
     """
-    tensor.register_hook(lambda gradient: body(gradient, *captured))
+    run = _unhooked(body)
+    tensor.register_hook(lambda gradient: run(gradient, *captured))
 
 
 class HookPlace:
@@ -334,7 +347,7 @@ def transform(kind: str, body: Callable[..., Any], *args: Any, **options: Any) -
         *args: the arguments of the transformed function.
         **options: the transform's own: `in_dims`, `argnums`, `has_aux`; for "jvp" and "vjp" the `count` of primals.
     """
-    return _TRANSFORMS[kind](body, **options)(*args)
+    return _TRANSFORMS[kind](_unhooked(body), **options)(*args)
 
 
 __all__ = [

@@ -206,6 +206,7 @@ def _backward(
     given: list[Any] = []
     grad = torch.is_grad_enabled()
     before, written = outside_now(session), set(recorder.mutated)
+    modes = session.grad_modes
     torch._C._set_grad_enabled(False)
     try:
         for value in outputs:
@@ -223,8 +224,12 @@ def _backward(
         refuse(machine, f"{type(error).__name__} is raised in {cls.__qualname__}.backward")
     finally:
         torch._C._set_grad_enabled(grad)
+    if session.grad_modes != modes:
+        # As `once_differentiable` does: with `create_graph=True` autograd calls it in the other mode.
+        refuse(machine, f"{cls.__qualname__}.backward sets whether gradients are recorded")
     grads = list(result) if isinstance(result, tuple) else [result]
-    grads += [None] * (count - len(grads))
+    if len(grads) < count or any(value is not None for value in grads[count:]):
+        refuse(machine, f"{cls.__qualname__}.backward returns {len(grads)} gradients of {count}")
     if any(value is not None and type(value) is not FakeTensor for value in grads):
         refuse(machine, f"{cls.__qualname__}.backward returns something other than tensors")
     if not is_unchanged(before, outside_now(session)) or any(

@@ -1,5 +1,5 @@
 # ruff: noqa: ARG001 - one signature for all rules
-"""Regions of a program that change what operators mean: autocast, inference mode, attention kernels, checkpoint.
+"""Regions of a program that change what operators mean: autocast, inference mode, attention kernels.
 
 A state that a context manager sets is really set while capturing, so that results are inferred under it, and
 recorded as calls of `primtorch.regions`. Where a graph ends inside such a block, the graph restores the state
@@ -13,10 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-import torch.utils.checkpoint
 
 from dynamo.errors import BreakReason, GraphBreak, Restart
-from dynamo.graph import carve
 from dynamo.guards import Guard, GuardKind
 from dynamo.source import ConstantSource
 from dynamo.values import attributes
@@ -223,50 +221,3 @@ def restore_kernels(machine: Machine, emitter: Emitter | None) -> None:
             if emitter is not None:
                 emitter.line(f"{emitter.constant(setter)}({now})")
             setter(before)
-
-
-# -- checkpoint ----------------------------------------------------------------------------------------
-
-_SETTINGS = ("use_reentrant", "context_fn", "determinism_check", "debug", "early_stop",
-             "preserve_rng_state")  # fmt: skip
-
-
-@rule(torch.utils.checkpoint.checkpoint)
-def _checkpoint(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    from dynamo.values import calls  # it imports the rules
-
-    function, *rest = args
-    named = {name: value for name, value in kwargs.items() if name not in _SETTINGS}
-    recorder = machine.session.recorder
-    if not torch.is_grad_enabled():
-        return calls.call(machine, function, tuple(rest), named)
-    if kwargs.get("use_reentrant") is not False and not any(
-        isinstance(value, torch.Tensor) and value.requires_grad for value in rest
-    ):
-        raise GraphBreak(
-            BreakReason.UNSUPPORTED_CALL,
-            "a reentrant checkpoint without an input that needs a gradient runs",
-        )
-    context = kwargs.get("context_fn", torch.utils.checkpoint.noop_context_fn)
-    mark = recorder.mark()
-    try:
-        result = calls.call(machine, function, tuple(rest), named)
-    except Exception as error:  # noqa: BLE001 - the program's own; it must be raised by eager
-        refuse(machine, f"{type(error).__name__} is raised in a checkpoint")
-    nodes = carve.nodes_since(recorder, mark)
-    if not nodes:
-        return result
-    region = carve.carve(recorder, nodes)
-    body = carve.close(recorder, region, ())
-    options: dict[str, Any] = {
-        "preserve_rng_state": bool(kwargs.get("preserve_rng_state", True)),
-    }
-    if context is not torch.utils.checkpoint.noop_context_fn:
-        options["context_fn"] = recorder.attribute(context, "contexts")
-    carve.called(recorder, region, regions.checkpoint, (body, *region.inputs), options)
-    return result
-
-
-@rule(torch.utils.checkpoint.noop_context_fn)
-def _no_contexts(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return torch.utils.checkpoint.noop_context_fn()

@@ -75,6 +75,7 @@ class Session:
         "fakes",
         "function",
         "global_writes",
+        "grad_modes",
         "guards",
         "held_locks",
         "instance_dicts",
@@ -120,6 +121,7 @@ class Session:
         self.numbers: dict[Source, Any] = {}
         self.reals: dict[int, Any] = {}
         self.global_writes: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+        self.grad_modes = 0  # how often the program has set whether gradients are recorded
         self.attribute_memo: dict[tuple[int, str], Any] = {}
         self.state_writes: dict[Any, tuple[Any, Any]] = {}
         self.open_states: list[Any] = []

@@ -141,6 +141,7 @@ for _name, _level in (
 @rule(torch._C._set_grad_enabled)
 def _set_grad_enabled(machine: Machine, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     (enabled,) = args
+    machine.session.grad_modes += 1
     if torch.is_grad_enabled() is bool(enabled):
         return
     torch._C._set_grad_enabled(bool(enabled))

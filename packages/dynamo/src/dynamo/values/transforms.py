@@ -18,6 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from dynamo.graph import carve
+from dynamo.graph.written import writes_outside
 from dynamo.values import asked
 from dynamo.values.regions import refuse
 from dynamo.values.rules import rule
@@ -192,6 +193,10 @@ def finish(
     recorder = machine.session.recorder
     nodes = pytree.tree_map(recorder.node_of, output)
     inside = carve.nodes_since(recorder, body.mark)
+    if kind != "vmap" and writes_outside(recorder, inside):
+        refuse(
+            machine, f"a function under torch.func.{kind} changes a tensor that it was not given"
+        )
     inner = [node for node in inside if node not in body.stand_ins]
     region = carve.carve(recorder, inner, body.stand_ins, also=pytree.tree_leaves(nodes))
     carve.drop(recorder, region, body.stand_ins)

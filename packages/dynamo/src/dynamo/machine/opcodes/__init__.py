@@ -11,6 +11,7 @@ from dynamo.machine.opcodes import (
     operators,
     strings,
 )
+from dynamo.values import checkpoints as _checkpoints  # registers its rules
 from dynamo.values import checks as _checks  # registers its rules
 from dynamo.values import classes as _classes  # registers its rules
 from dynamo.values import combinations as _combinations  # registers its rules
@@ -39,6 +40,7 @@ from dynamo.values import warned as _warned  # registers its rules
 
 assert all(
     (
+        _checkpoints,
         _checks,
         _classes,
         _combinations,

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dynamo.errors import BreakReason, GraphBreak
 from dynamo.machine.program import opcode
 from dynamo.values import attributes, calls, groups
 
@@ -35,6 +36,13 @@ def raise_varargs(machine: Machine, frame: Frame, op: Op) -> None:
         error = calls.call(machine, error, (), {})
     if not isinstance(error, BaseException):
         raise TypeError("exceptions must derive from BaseException")
+    if not isinstance(
+        error, Exception
+    ):  # as an interrupt of capture itself looks: Python raises it
+        name = type(error).__name__
+        raise GraphBreak(
+            BreakReason.UNSUPPORTED_OPERATION, f"{name} is raised, which is no Exception"
+        )
     if op.arg == 2:
         if isinstance(cause, type):
             cause = calls.call(machine, cause, (), {})
