@@ -287,6 +287,26 @@ def test_tensors_of_inference_mode_count_no_changes():
 OUTSIDE = torch.ones(3)
 
 
+def test_versions_of_what_counts_none_are_zero():
+    one = torch.ones(3)
+    one.add_(1)
+    assert _torch.version_of(one) == 1
+    with torch.inference_mode():
+        assert _torch.version_of(torch.ones(3).add_(1)) == 0
+
+
+@pytest.mark.parametrize("lazy", [torch.clone, torch.conj, torch._neg_view])
+def test_an_alias_of_a_tensor_of_inference_mode_is_saved(lazy):
+    with torch.inference_mode():
+        one = lazy(torch.randn(2, 3, dtype=torch.complex64).t()[1:])
+    alias = _torch.saveable_alias(one)
+    assert not alias.is_inference()
+    assert alias.data_ptr() == one.data_ptr()
+    assert alias.stride() == one.stride()
+    torch.testing.assert_close(alias, one.clone())
+    (torch.ones(2, 2, requires_grad=True) * alias).abs().sum().backward()
+
+
 def test_libraries_are_where_they_were_loaded_from():
     import os
 

@@ -69,6 +69,7 @@ __all__ = [
     "run_composite_explicit",
     "run_composite_implicit",
     "runs_in_this_backward",
+    "saveable_alias",
     "saved_tensor_hooks",
     "saved_without_check",
     "set_current_device",
@@ -80,6 +81,7 @@ __all__ = [
     "top_saved_tensor_hooks",
     "transforms_active",
     "unchecked",
+    "version_of",
     "view_maker",
     "without_saved_tensor_hooks",
 ]
@@ -446,11 +448,27 @@ def shares_version(one: torch.Tensor, other: torch.Tensor) -> bool:
     return shared
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was changed in place; 0 where that isn't counted, as of what was made in inference mode."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def increment_version(tensor: torch.Tensor) -> None:
     """Count one more in-place change, where changes are counted."""
     if tensor.is_inference():
         return
     torch._C._increment_version([tensor])
+
+
+def saveable_alias(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in the same memory as one that was made in inference mode, which autograd saves like any other."""
+    conjugate, negative = tensor.is_conj(), tensor.is_neg()
+    with torch.inference_mode(mode=False), torch.no_grad():
+        alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        alias.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        if conjugate:
+            alias = alias.conj()
+        return torch._neg_view(alias) if negative else alias
 
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph

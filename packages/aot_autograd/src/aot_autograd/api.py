@@ -265,6 +265,7 @@ def _input_key(leaf: Any, storages: dict[int, int], bases: dict[int, int]) -> An
         leaf.device,
         leaf.requires_grad,
         leaf.is_leaf,
+        leaf.is_inference(),
         group,
         base if strided else 0,
     )

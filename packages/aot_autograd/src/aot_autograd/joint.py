@@ -183,6 +183,7 @@ def trace(
         made_of=made_of if any(made_of) else (),
         connections=found,
         beside=tuple(observation.beside) if found is not None and any(found.beside) else (),
+        unsaved=_unsaved(specs),
         symbols=tuple(
             (spec.position, symbol_of(spec.meta))
             for spec in specs
@@ -198,6 +199,11 @@ def trace(
         environment=environment,
         has_backward=gradients is not None,
     )
+
+
+def _unsaved(specs: Sequence[InputSpec]) -> tuple[int, ...]:
+    """The inputs of which an alias is saved in their place."""
+    return tuple(spec.position for spec in specs if spec.is_inference and not spec.requires_grad)
 
 
 def _with_influence(

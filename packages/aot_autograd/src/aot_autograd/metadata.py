@@ -181,6 +181,8 @@ class FunctionMetadata:
             graph amounts to.
         beside: Outputs that are made of values, or arguments, after a call, and -1 - arguments that are written, which
             eager has on the way from other outputs (`Connections.beside` counts these).
+        unsaved: Flat inputs that autograd refuses to save: they were made in inference mode. In eager no backward
+            reads them (the trace raises else); what the graph saves of them is an alias.
     """
 
     inputs: int
@@ -204,6 +206,7 @@ class FunctionMetadata:
     made_of: tuple[MadeOf | SparseOf | None, ...] = ()
     connections: Connections | None = None
     beside: tuple[int, ...] = ()
+    unsaved: tuple[int, ...] = ()
 
     @property
     def replaced(self) -> tuple[tuple[int, int], ...]:

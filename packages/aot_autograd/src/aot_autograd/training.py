@@ -25,6 +25,7 @@ from aot_autograd._torch import (
     apply_without_transforms,
     call_backward_directly,
     keeps_graph,
+    saveable_alias,
     saved_tensor_hooks,
     set_grad_enabled,
     top_saved_tensor_hooks,
@@ -108,7 +109,7 @@ def training_callable(compiled: Compiled) -> Boxed:
         apply, in_transforms = apply_without_transforms(node), node.apply
         with_hooks = apply
     differentiable = picker(metadata.differentiable)
-    beside = metadata.beside
+    beside, unsaved = metadata.beside, metadata.unsaved
     grad_mode = torch.is_grad_enabled
 
     def tracked(args: list[Any], sizes: Sizes | None = None) -> Any:
@@ -140,6 +141,8 @@ def training_callable(compiled: Compiled) -> Boxed:
         bases = storage_bases(metadata, args) if metadata.shared else []
         sizes = sizes_of_call(metadata, args)
         kept = epilogue.keep(args, bases) if epilogue is not None else None
+        for position in unsaved:
+            args[position] = saveable_alias(args[position])
         if not whole:
             args[:] = [
                 args[position] if position >= 0 else bases[-1 - position] for position in selection
@@ -152,7 +155,8 @@ def training_callable(compiled: Compiled) -> Boxed:
             nodes.note(values, [results[n] if n >= 0 else kept[-1 - n] for n in beside])
         return results
 
-    made = tracked if whole and epilogue is None and not metadata.symbols else call
+    bare = whole and epilogue is None and not (metadata.symbols or unsaved)
+    made = tracked if bare else call
     made.boxed = True  # type: ignore[attr-defined]
     return made
 
