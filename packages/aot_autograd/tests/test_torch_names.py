@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import randn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from aot_autograd import _torch
 
@@ -439,3 +440,31 @@ def test_a_hook_of_a_result_is_told_to_the_node():
     assert told == [result._backward_hooks]
     result.sum().backward()
     assert len(told) == 2
+
+
+def test_what_functionalize_stands_for_is_what_was_written():
+    def function(tensor):
+        assert _torch.is_functional(tensor)
+        tensor.view(-1).add_(1)
+        inside = _torch.inside_of_functional(tensor)
+        assert not _torch.is_functional(inside)
+        assert inside.tolist() == [2, 2]
+        made = _torch.functional_in(inside, _torch.level_of(tensor))
+        assert _torch.level_of(made) == _torch.level_of(tensor)
+        return inside
+
+    assert not _torch.is_functional(torch.ones(2))
+    assert torch.func.functionalize(function)(torch.ones(2)).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+def test_make_fx_records_operators(pre_dispatch):
+    def function(tensor):
+        seen.append((_torch.records_operators(), _torch.dispatch_modes() > 0))
+        return tensor
+
+    seen = []
+    make_fx(function, pre_dispatch=pre_dispatch)(torch.ones(2))
+    assert seen == [(True, not pre_dispatch)]
+    assert not _torch.records_operators()
+    assert _torch.dispatch_modes() == 0

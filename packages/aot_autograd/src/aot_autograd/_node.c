@@ -539,7 +539,7 @@ static PyTypeObject ForwardType = {
 typedef struct {
   PyObject_HEAD
   vectorcallfunc vectorcall;
-  PyObject *python, *resolve, *check, *spared, *grad_mode, *keeps_graph, *tensor;
+  PyObject *python, *resolve, *check, *spared, *grad_mode, *keeps_graph, *transforms, *modes, *tensor;
   PyObject *known;   /* absent tangents, as bits -> what `resolve` said: (run, kept or None, unreached) */
   PyObject *layouts; /* of each tangent the strides, or None for contiguous ones */
   Places items;      /* of each tangent on the CPU the bytes of an element, else 0 */
@@ -694,9 +694,11 @@ static PyObject *backward_run(PyObject *object, PyObject *const *args, size_t fl
   Py_ssize_t count = PyVectorcall_NARGS(flags);
   uint64_t absent;
   PyObject *tangents = NULL, *entry = NULL;
-  int differentiable = asked(self->grad_mode);
-  if (differentiable < 0) return NULL;
-  if (!differentiable && !carries_forward() && within(&self->wanted, count - 1)) {
+  int general = asked(self->grad_mode);
+  if (!general) general = asked(self->transforms);
+  if (!general) general = asked(self->modes);
+  if (general < 0) return NULL;
+  if (!general && !carries_forward() && within(&self->wanted, count - 1)) {
     tangents = tangents_of(self, args + 1, &absent);
     if (tangents) entry = resolved(self, absent);
   }
@@ -720,12 +722,12 @@ static PyObject *backward_bound(PyObject *self, PyObject *context, PyObject *typ
 }
 
 static PyObject *backward_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *words[] = {"python", "resolve", "check", "spared", "grad_mode", "keeps_graph", "tensor", "layouts", "items", "wanted", "order", "results", "saves", "complex", NULL};
-  PyObject *python, *resolve, *check, *spared, *grad_mode, *keeps_graph, *tensor, *layouts, *items, *wanted, *order;
+  static char *words[] = {"python", "resolve", "check", "spared", "grad_mode", "keeps_graph", "transforms", "modes", "tensor", "layouts", "items", "wanted", "order", "results", "saves", "complex", NULL};
+  PyObject *python, *resolve, *check, *spared, *grad_mode, *keeps_graph, *transforms, *modes, *tensor, *layouts, *items, *wanted, *order;
   Py_ssize_t results;
   int saves, complex;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOO!OOOnpp", words, &python, &resolve, &check, &spared, &grad_mode, &keeps_graph,
-                                   &tensor, &PyTuple_Type, &layouts, &items, &wanted, &order, &results, &saves, &complex))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOOOO!OOOnpp", words, &python, &resolve, &check, &spared, &grad_mode, &keeps_graph,
+                                   &transforms, &modes, &tensor, &PyTuple_Type, &layouts, &items, &wanted, &order, &results, &saves, &complex))
     return NULL;
   Backward *self = (Backward *)type->tp_alloc(type, 0);
   if (!self) return NULL;
@@ -736,6 +738,8 @@ static PyObject *backward_new(PyTypeObject *type, PyObject *args, PyObject *keyw
   self->spared = Py_NewRef(spared);
   self->grad_mode = Py_NewRef(grad_mode);
   self->keeps_graph = Py_NewRef(keeps_graph);
+  self->transforms = Py_NewRef(transforms);
+  self->modes = Py_NewRef(modes);
   self->tensor = Py_NewRef(tensor);
   self->layouts = Py_NewRef(layouts);
   self->results = results;
@@ -760,6 +764,8 @@ static int backward_traverse(Backward *self, visitproc visit, void *arg) {
   Py_VISIT(self->spared);
   Py_VISIT(self->grad_mode);
   Py_VISIT(self->keeps_graph);
+  Py_VISIT(self->transforms);
+  Py_VISIT(self->modes);
   Py_VISIT(self->tensor);
   Py_VISIT(self->known);
   Py_VISIT(self->layouts);
@@ -772,6 +778,8 @@ static int backward_clear(Backward *self) {
   Py_CLEAR(self->spared);
   Py_CLEAR(self->grad_mode);
   Py_CLEAR(self->keeps_graph);
+  Py_CLEAR(self->transforms);
+  Py_CLEAR(self->modes);
   Py_CLEAR(self->tensor);
   Py_CLEAR(self->known);
   Py_CLEAR(self->layouts);

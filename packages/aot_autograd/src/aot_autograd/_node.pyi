@@ -119,6 +119,8 @@ class Backward:
         spared: Callable[[Any, Any, Any], tuple[Any, ...] | None],
         grad_mode: Callable[[], bool],
         keeps_graph: Callable[[], bool],
+        transforms: Callable[[], bool],
+        modes: Callable[[], int],
         tensor: type[Any],
         layouts: tuple[Any, ...],
         items: tuple[int, ...],

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import DispatchKey
 from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import _get_dispatch_mode_pre_dispatch as _mode_before_dispatch
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch as _modes_before_dispatch
 from torch.autograd.function import BackwardCFunction
 from torch.utils import checkpoint
 
@@ -40,9 +42,11 @@ __all__ = [
     "dimension_in_front",
     "dimension_of_autograd",
     "dimensions_of_autograd",
+    "dispatch_modes",
     "edge_of_leaf",
     "ending_at",
     "formula_that_runs",
+    "functional_in",
     "gradients_of",
     "has_composite_explicit",
     "has_composite_implicit",
@@ -50,8 +54,10 @@ __all__ = [
     "has_own_operators",
     "increment_version",
     "inside_of",
+    "inside_of_functional",
     "is_checkpoint_hook",
     "is_dual",
+    "is_functional",
     "is_kept_by_policy",
     "is_made_without_grad",
     "is_one_of_several_views",
@@ -64,6 +70,7 @@ __all__ = [
     "next_autograd_number",
     "outside_of_transforms",
     "preserve_version",
+    "records_operators",
     "refuse_to_hand_out",
     "refuse_to_save",
     "run_composite_explicit",
@@ -201,6 +208,31 @@ transforms_active = torch._C._are_functorch_transforms_active
 """Whether a transform of `torch.func` runs in this thread."""
 
 _functorch = torch._C._functorch
+
+is_functional = _functorch.is_functionaltensor
+"""Whether a tensor is `torch.func.functionalize`'s, which notes what is written into it."""
+
+functional_in = _functorch._wrap_functional_tensor
+"""The same tensor in a `functionalize` of a level."""
+
+
+def inside_of_functional(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor of `functionalize` stands for, after all that was written into it so far."""
+    torch._sync(tensor)
+    return _functorch._unwrap_functional_tensor(tensor, True)
+
+
+dispatch_modes = torch._C._len_torch_dispatch_stack
+"""How many torch-dispatch modes are on in this thread."""
+
+
+def records_operators() -> bool:
+    """Whether a mode of `make_fx` is on: what calls no operators is a constant to it."""
+    kind = torch._C._TorchDispatchModeKey.PROXY
+    if dispatch_modes() and torch._C._get_dispatch_mode(kind) is not None:
+        return True
+    return bool(_modes_before_dispatch()) and _mode_before_dispatch(kind) is not None
+
 
 has_memory = torch._C._has_storage
 """Whether a tensor has memory of its own; sparse tensors and those that stand for many have none."""

@@ -24,6 +24,7 @@ from aot_autograd._torch import (
     answer_at_once,
     apply_without_transforms,
     call_backward_directly,
+    dispatch_modes,
     keeps_graph,
     saveable_alias,
     saved_tensor_hooks,
@@ -32,6 +33,7 @@ from aot_autograd._torch import (
     transforms_active,
 )
 from aot_autograd.batched import Many, of_one_or_many
+from aot_autograd.errors import UnsupportedTransform
 from aot_autograd.mapped import Mapped
 from aot_autograd.nodes import Nodes
 from aot_autograd.packed import layouts_restored
@@ -102,28 +104,24 @@ def training_callable(compiled: Compiled) -> Boxed:
     epilogue = Epilogue(metadata) if needs_epilogue(metadata) else None
     if metadata.connections is not None:
         nodes = _several_nodes(compiled, metadata.connections)
-        apply, in_transforms = nodes.apply, nodes.apply_in_transforms
-        with_hooks = nodes.apply_with_hooks
+        apply, with_hooks = nodes.apply, nodes.apply_with_hooks
     else:
-        node = autograd_node(compiled)
-        apply, in_transforms = apply_without_transforms(node), node.apply
-        with_hooks = apply
+        apply = with_hooks = apply_without_transforms(autograd_node(compiled))
     differentiable = picker(metadata.differentiable)
     beside, unsaved = metadata.beside, metadata.unsaved
     grad_mode = torch.is_grad_enabled
 
     def tracked(args: list[Any], sizes: Sizes | None = None) -> Any:
-        transforms = transforms_active()
-        of_now = in_transforms if transforms else apply
+        if transforms_active():
+            raise _inside_of_transform(metadata.source)
         if saved_tensor_hooks() is not None:
-            of_now = in_transforms if transforms else with_hooks
             with layouts_restored(), torch.enable_grad():
-                return of_now(args, sizes, *differentiable(args))
+                return with_hooks(args, sizes, *differentiable(args))
         if grad_mode():
-            return of_now(args, sizes, *differentiable(args))
+            return apply(args, sizes, *differentiable(args))
         set_grad_enabled(True)
         try:
-            return of_now(args, sizes, *differentiable(args))
+            return apply(args, sizes, *differentiable(args))
         finally:
             set_grad_enabled(False)
 
@@ -159,6 +157,14 @@ def training_callable(compiled: Compiled) -> Boxed:
     made = tracked if bare else call
     made.boxed = True  # type: ignore[attr-defined]
     return made
+
+
+def _inside_of_transform(source: str) -> UnsupportedTransform:
+    return UnsupportedTransform(
+        f"calling {source}, compiled for training, inside of a transform of torch.func",
+        "a transform sees the operators that it is about, and a compiled graph has none to show",
+        "call what was compiled: `aot_function` and `compile_api.compile` run it as it is in transforms",
+    )
 
 
 def picker(positions: Sequence[int]) -> Pick:
@@ -444,6 +450,8 @@ def _in_c(
         spared=Spared(keeping, _outside(compiled, keeping)),
         grad_mode=torch.is_grad_enabled,
         keeps_graph=keeps,
+        transforms=transforms_active,
+        modes=dispatch_modes,
         tensor=torch.Tensor,
         layouts=promised_layouts(metadata),
         items=tuple(
