@@ -121,6 +121,7 @@ class Backward:
         keeps_graph: Callable[[], bool],
         transforms: Callable[[], bool],
         modes: Callable[[], int],
+        passing: Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]] | None,
         tensor: type[Any],
         layouts: tuple[Any, ...],
         items: tuple[int, ...],

@@ -183,6 +183,7 @@ class FunctionMetadata:
             eager has on the way from other outputs (`Connections.beside` counts these).
         unsaved: Flat inputs that autograd refuses to save: they were made in inference mode. In eager no backward
             reads them (the trace raises else); what the graph saves of them is an alias.
+        passed_on: Of gradients that are views of one that flows in: (place among `differentiable`, tangent, views).
     """
 
     inputs: int
@@ -207,6 +208,7 @@ class FunctionMetadata:
     connections: Connections | None = None
     beside: tuple[int, ...] = ()
     unsaved: tuple[int, ...] = ()
+    passed_on: tuple[tuple[int, int, tuple[ViewStep, ...]], ...] = ()
 
     @property
     def replaced(self) -> tuple[tuple[int, int], ...]:

@@ -117,6 +117,7 @@ class RecordingContext:
         self.writes = 0
         self.silent_writes: set[Storage] = set()
         self.backward_errors: tuple[str, ...] = ()
+        self.views_of_tangents: dict[int, tuple[int, tuple[ViewStep, ...]]] = {}
         self.phase = "forward"
         self.region_number = 0
         self.source_line: SourceLine | None = None

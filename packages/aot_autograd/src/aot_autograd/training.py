@@ -50,6 +50,7 @@ from aot_autograd.spared import Spared, outside_tensors
 from aot_autograd.stowed import SECOND_BACKWARD, changed_since
 from aot_autograd.subclasses import gradients_of_results
 from aot_autograd.tangents import (
+    passing_on,
     present,
     promised_layouts,
     tangent_layout,
@@ -364,6 +365,7 @@ def _differentiating(
     saves = bool(keeping.inputs or keeping.outputs)
     grad_mode = torch.is_grad_enabled
     spared = Spared(keeping, _outside(compiled, keeping))
+    passing = passing_on(metadata)
     told = Told(metadata.source)
 
     def differentiate(ctx: Any, ends: int, gradients: Sequence[Any]) -> Any:
@@ -413,7 +415,8 @@ def _differentiating(
         if put_together is not None:
             inputs, others = results[:results_expected], results[results_expected:]
             results = [*put_together(inputs, sizes), *others]
-        return (None, None, *results)
+        made = (None, None, *results)
+        return made if passing is None else passing(made, gradients)
 
     retaining = partial(_differentiating, compiled, keeping, lambda: True)
     mapped = Mapped(compiled, keeping, partial(differentiable_backward, compiled, keeping))
@@ -452,6 +455,7 @@ def _in_c(
         keeps_graph=keeps,
         transforms=transforms_active,
         modes=dispatch_modes,
+        passing=passing_on(metadata),
         tensor=torch.Tensor,
         layouts=promised_layouts(metadata),
         items=tuple(
