@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import randn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from aot_autograd import _torch
 
@@ -287,6 +288,26 @@ def test_tensors_of_inference_mode_count_no_changes():
 OUTSIDE = torch.ones(3)
 
 
+def test_versions_of_what_counts_none_are_zero():
+    one = torch.ones(3)
+    one.add_(1)
+    assert _torch.version_of(one) == 1
+    with torch.inference_mode():
+        assert _torch.version_of(torch.ones(3).add_(1)) == 0
+
+
+@pytest.mark.parametrize("lazy", [torch.clone, torch.conj, torch._neg_view])
+def test_an_alias_of_a_tensor_of_inference_mode_is_saved(lazy):
+    with torch.inference_mode():
+        one = lazy(torch.randn(2, 3, dtype=torch.complex64).t()[1:])
+    alias = _torch.saveable_alias(one)
+    assert not alias.is_inference()
+    assert alias.data_ptr() == one.data_ptr()
+    assert alias.stride() == one.stride()
+    torch.testing.assert_close(alias, one.clone())
+    (torch.ones(2, 2, requires_grad=True) * alias).abs().sum().backward()
+
+
 def test_libraries_are_where_they_were_loaded_from():
     import os
 
@@ -419,3 +440,31 @@ def test_a_hook_of_a_result_is_told_to_the_node():
     assert told == [result._backward_hooks]
     result.sum().backward()
     assert len(told) == 2
+
+
+def test_what_functionalize_stands_for_is_what_was_written():
+    def function(tensor):
+        assert _torch.is_functional(tensor)
+        tensor.view(-1).add_(1)
+        inside = _torch.inside_of_functional(tensor)
+        assert not _torch.is_functional(inside)
+        assert inside.tolist() == [2, 2]
+        made = _torch.functional_in(inside, _torch.level_of(tensor))
+        assert _torch.level_of(made) == _torch.level_of(tensor)
+        return inside
+
+    assert not _torch.is_functional(torch.ones(2))
+    assert torch.func.functionalize(function)(torch.ones(2)).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("pre_dispatch", [False, True])
+def test_make_fx_records_operators(pre_dispatch):
+    def function(tensor):
+        seen.append((_torch.records_operators(), _torch.dispatch_modes() > 0))
+        return tensor
+
+    seen = []
+    make_fx(function, pre_dispatch=pre_dispatch)(torch.ones(2))
+    assert seen == [(True, not pre_dispatch)]
+    assert not _torch.records_operators()
+    assert _torch.dispatch_modes() == 0

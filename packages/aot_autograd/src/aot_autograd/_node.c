@@ -539,7 +539,8 @@ static PyTypeObject ForwardType = {
 typedef struct {
   PyObject_HEAD
   vectorcallfunc vectorcall;
-  PyObject *python, *resolve, *check, *spared, *grad_mode, *keeps_graph, *tensor;
+  PyObject *python, *resolve, *check, *spared, *grad_mode, *keeps_graph, *transforms, *modes, *tensor;
+  PyObject *passing; /* puts gradients that flow in where they are gradients that go out; or None */
   PyObject *known;   /* absent tangents, as bits -> what `resolve` said: (run, kept or None, unreached) */
   PyObject *layouts; /* of each tangent the strides, or None for contiguous ones */
   Places items;      /* of each tangent on the CPU the bytes of an element, else 0 */
@@ -568,7 +569,7 @@ static PyObject *tangent_of(PyObject *gradient, PyObject *layout, Py_ssize_t ite
 }
 
 /* The tangents that are there, the bits of the others in *absent. NULL without an exception: Python must look at them. */
-static PyObject *tangents_of(Backward *self, PyObject *const *gradients, uint64_t *absent) {
+static PyObject *tangents_of(Backward *self, PyObject *const *gradients, uint64_t *absent, int *changed) {
   PyObject *tangents = PyList_New(0);
   *absent = 0;
   for (Py_ssize_t k = 0; tangents && k < self->wanted.count; k++) {
@@ -578,6 +579,7 @@ static PyObject *tangents_of(Backward *self, PyObject *const *gradients, uint64_
       continue;
     }
     PyObject *tangent = tangent_of(gradient, PyTuple_GET_ITEM(self->layouts, k), self->items.at[k], self);
+    *changed |= tangent != gradient;
     if (!tangent || PyList_Append(tangents, tangent)) Py_CLEAR(tangents);
     Py_XDECREF(tangent);
   }
@@ -689,15 +691,27 @@ static PyObject *taken(Backward *self, PyObject *context, PyObject *entry, PyObj
   return values;
 }
 
+/* The results, where a gradient that was laid out for the backward goes on as it came. Takes `results` over. */
+static PyObject *passed(Backward *self, PyObject *results, PyObject *const *gradients, Py_ssize_t count) {
+  PyObject *given = PyTuple_New(count), *made = NULL;
+  for (Py_ssize_t k = 0; given && k < count; k++) PyTuple_SET_ITEM(given, k, Py_NewRef(gradients[k]));
+  if (given) made = PyObject_CallFunctionObjArgs(self->passing, results, given, NULL);
+  Py_XDECREF(given);
+  Py_DECREF(results);
+  return made;
+}
+
 static PyObject *backward_run(PyObject *object, PyObject *const *args, size_t flags, PyObject *keywords) {
   Backward *self = (Backward *)object;
   Py_ssize_t count = PyVectorcall_NARGS(flags);
   uint64_t absent;
   PyObject *tangents = NULL, *entry = NULL;
-  int differentiable = asked(self->grad_mode);
-  if (differentiable < 0) return NULL;
-  if (!differentiable && !carries_forward() && within(&self->wanted, count - 1)) {
-    tangents = tangents_of(self, args + 1, &absent);
+  int changed = 0, general = asked(self->grad_mode);
+  if (!general) general = asked(self->transforms);
+  if (!general) general = asked(self->modes);
+  if (general < 0) return NULL;
+  if (!general && !carries_forward() && within(&self->wanted, count - 1)) {
+    tangents = tangents_of(self, args + 1, &absent, &changed);
     if (tangents) entry = resolved(self, absent);
   }
   if (!entry) {
@@ -710,6 +724,7 @@ static PyObject *backward_run(PyObject *object, PyObject *const *args, size_t fl
   if (values) outputs = outputs_of(PyTuple_GET_ITEM(entry, 0), values, self->check, self->results, "backward");
   Py_XDECREF(values);
   if (outputs) results = finished(self, outputs, PyTuple_GET_ITEM(entry, 2));
+  if (results && changed && self->passing != Py_None) results = passed(self, results, args + 1, count - 1);
   Py_XDECREF(outputs);
   Py_DECREF(entry);
   return results;
@@ -720,12 +735,12 @@ static PyObject *backward_bound(PyObject *self, PyObject *context, PyObject *typ
 }
 
 static PyObject *backward_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
-  static char *words[] = {"python", "resolve", "check", "spared", "grad_mode", "keeps_graph", "tensor", "layouts", "items", "wanted", "order", "results", "saves", "complex", NULL};
-  PyObject *python, *resolve, *check, *spared, *grad_mode, *keeps_graph, *tensor, *layouts, *items, *wanted, *order;
+  static char *words[] = {"python", "resolve", "check", "spared", "grad_mode", "keeps_graph", "transforms", "modes", "passing", "tensor", "layouts", "items", "wanted", "order", "results", "saves", "complex", NULL};
+  PyObject *python, *resolve, *check, *spared, *grad_mode, *keeps_graph, *transforms, *modes, *passing, *tensor, *layouts, *items, *wanted, *order;
   Py_ssize_t results;
   int saves, complex;
-  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOO!OOOnpp", words, &python, &resolve, &check, &spared, &grad_mode, &keeps_graph,
-                                   &tensor, &PyTuple_Type, &layouts, &items, &wanted, &order, &results, &saves, &complex))
+  if (!PyArg_ParseTupleAndKeywords(args, keywords, "OOOOOOOOOOO!OOOnpp", words, &python, &resolve, &check, &spared, &grad_mode, &keeps_graph,
+                                   &transforms, &modes, &passing, &tensor, &PyTuple_Type, &layouts, &items, &wanted, &order, &results, &saves, &complex))
     return NULL;
   Backward *self = (Backward *)type->tp_alloc(type, 0);
   if (!self) return NULL;
@@ -736,6 +751,9 @@ static PyObject *backward_new(PyTypeObject *type, PyObject *args, PyObject *keyw
   self->spared = Py_NewRef(spared);
   self->grad_mode = Py_NewRef(grad_mode);
   self->keeps_graph = Py_NewRef(keeps_graph);
+  self->transforms = Py_NewRef(transforms);
+  self->modes = Py_NewRef(modes);
+  self->passing = Py_NewRef(passing);
   self->tensor = Py_NewRef(tensor);
   self->layouts = Py_NewRef(layouts);
   self->results = results;
@@ -760,6 +778,9 @@ static int backward_traverse(Backward *self, visitproc visit, void *arg) {
   Py_VISIT(self->spared);
   Py_VISIT(self->grad_mode);
   Py_VISIT(self->keeps_graph);
+  Py_VISIT(self->transforms);
+  Py_VISIT(self->modes);
+  Py_VISIT(self->passing);
   Py_VISIT(self->tensor);
   Py_VISIT(self->known);
   Py_VISIT(self->layouts);
@@ -772,6 +793,9 @@ static int backward_clear(Backward *self) {
   Py_CLEAR(self->spared);
   Py_CLEAR(self->grad_mode);
   Py_CLEAR(self->keeps_graph);
+  Py_CLEAR(self->transforms);
+  Py_CLEAR(self->modes);
+  Py_CLEAR(self->passing);
   Py_CLEAR(self->tensor);
   Py_CLEAR(self->known);
   Py_CLEAR(self->layouts);

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C import DispatchKey
 from torch._ops import OpOverload, OpOverloadPacket
+from torch._ops import _get_dispatch_mode_pre_dispatch as _mode_before_dispatch
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch as _modes_before_dispatch
 from torch.autograd.function import BackwardCFunction
 from torch.utils import checkpoint
 
@@ -40,9 +42,11 @@ __all__ = [
     "dimension_in_front",
     "dimension_of_autograd",
     "dimensions_of_autograd",
+    "dispatch_modes",
     "edge_of_leaf",
     "ending_at",
     "formula_that_runs",
+    "functional_in",
     "gradients_of",
     "has_composite_explicit",
     "has_composite_implicit",
@@ -50,8 +54,10 @@ __all__ = [
     "has_own_operators",
     "increment_version",
     "inside_of",
+    "inside_of_functional",
     "is_checkpoint_hook",
     "is_dual",
+    "is_functional",
     "is_kept_by_policy",
     "is_made_without_grad",
     "is_one_of_several_views",
@@ -64,11 +70,13 @@ __all__ = [
     "next_autograd_number",
     "outside_of_transforms",
     "preserve_version",
+    "records_operators",
     "refuse_to_hand_out",
     "refuse_to_save",
     "run_composite_explicit",
     "run_composite_implicit",
     "runs_in_this_backward",
+    "saveable_alias",
     "saved_tensor_hooks",
     "saved_without_check",
     "set_current_device",
@@ -80,6 +88,7 @@ __all__ = [
     "top_saved_tensor_hooks",
     "transforms_active",
     "unchecked",
+    "version_of",
     "view_maker",
     "without_saved_tensor_hooks",
 ]
@@ -199,6 +208,31 @@ transforms_active = torch._C._are_functorch_transforms_active
 """Whether a transform of `torch.func` runs in this thread."""
 
 _functorch = torch._C._functorch
+
+is_functional = _functorch.is_functionaltensor
+"""Whether a tensor is `torch.func.functionalize`'s, which notes what is written into it."""
+
+functional_in = _functorch._wrap_functional_tensor
+"""The same tensor in a `functionalize` of a level."""
+
+
+def inside_of_functional(tensor: torch.Tensor) -> torch.Tensor:
+    """What a tensor of `functionalize` stands for, after all that was written into it so far."""
+    torch._sync(tensor)
+    return _functorch._unwrap_functional_tensor(tensor, True)
+
+
+dispatch_modes = torch._C._len_torch_dispatch_stack
+"""How many torch-dispatch modes are on in this thread."""
+
+
+def records_operators() -> bool:
+    """Whether a mode of `make_fx` is on: what calls no operators is a constant to it."""
+    kind = torch._C._TorchDispatchModeKey.PROXY
+    if dispatch_modes() and torch._C._get_dispatch_mode(kind) is not None:
+        return True
+    return bool(_modes_before_dispatch()) and _mode_before_dispatch(kind) is not None
+
 
 has_memory = torch._C._has_storage
 """Whether a tensor has memory of its own; sparse tensors and those that stand for many have none."""
@@ -496,11 +530,27 @@ def shares_version(one: torch.Tensor, other: torch.Tensor) -> bool:
     return shared
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """How often a tensor was changed in place; 0 where that isn't counted, as of what was made in inference mode."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 def increment_version(tensor: torch.Tensor) -> None:
     """Count one more in-place change, where changes are counted."""
     if tensor.is_inference():
         return
     torch._C._increment_version([tensor])
+
+
+def saveable_alias(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in the same memory as one that was made in inference mode, which autograd saves like any other."""
+    conjugate, negative = tensor.is_conj(), tensor.is_neg()
+    with torch.inference_mode(mode=False), torch.no_grad():
+        alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        alias.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+        if conjugate:
+            alias = alias.conj()
+        return torch._neg_view(alias) if negative else alias
 
 
 keeps_graph = torch._C._autograd._get_current_graph_task_keep_graph

@@ -15,7 +15,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from aot_autograd import interpret, verify
-from aot_autograd._torch import storage_identity, transforms_active
+from aot_autograd._torch import records_operators, storage_identity, transforms_active
 from aot_autograd.aliasing import base_of
 from aot_autograd.compiling import Compiler, Observer, Toolchain, compile_flat
 from aot_autograd.errors import CompilerContractError, WireError
@@ -187,14 +187,15 @@ class AotFunction:
         self._compiled: dict[Any, tuple[Boxed, Any]] = {}
         self.__name__ = getattr(function, "__name__", type(function).__name__)
         self.__doc__ = function.__doc__
+        self.__wrapped__ = function
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the compiled version for these inputs, compiling it when it is new.
 
-        Under a transform of `torch.func` the function itself runs: the transform must see its
-        operators.
+        Under a transform of `torch.func`, and where `make_fx` records, the function itself runs: its operators
+        must be seen.
         """
-        if transforms_active():
+        if transforms_active() or records_operators():
             return self._function(*args, **kwargs)
         flat, structure = pytree.tree_flatten((args, kwargs))
         key = (structure, _state_key(), *_input_keys(flat))
@@ -265,6 +266,7 @@ def _input_key(leaf: Any, storages: dict[int, int], bases: dict[int, int]) -> An
         leaf.device,
         leaf.requires_grad,
         leaf.is_leaf,
+        leaf.is_inference(),
         group,
         base if strided else 0,
     )

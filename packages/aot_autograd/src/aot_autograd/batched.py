@@ -11,6 +11,7 @@ other operator. Invariant: what was saved is asked for once, and let go of at th
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,12 +22,16 @@ from aot_autograd._torch import (
     belongs_to_transform,
     dimension_in_front,
     dimension_of_autograd,
+    functional_in,
     has_memory,
     inside_of,
+    inside_of_functional,
     is_dual,
+    is_functional,
     level_of,
     levels_of_gradients,
     outside_of_transforms,
+    records_operators,
     runs_in_this_backward,
     stands_for_many,
     stands_for_many_to_autograd,
@@ -51,11 +56,17 @@ def of_one_or_many(backward: Callable[..., Any], many: Many) -> Callable[..., An
     places, source = many.places, many.source
 
     def run(context: Any, ends: int, gradients: Sequence[Any]) -> Any:
+        if records_operators():
+            raise UnsupportedTransform(
+                f"the backward of {source} while make_fx records",
+                "a compiled backward calls no operators: its results would be constants of the graph",
+                "let make_fx contain the call too, where it runs uncompiled",
+            )
         for place in places:
             gradient = gradients[place]
             if gradient is None:
                 continue
-            if not has_memory(gradient) and _is_of_transform(gradient):
+            if is_functional(gradient) or (not has_memory(gradient) and _is_of_transform(gradient)):
                 return many(context, ends, gradients)
             if is_dual(gradient):
                 raise UnsupportedTransform(
@@ -115,21 +126,26 @@ class Many:
         gradients = gradients[:values]
         apart = [None if one is None else _taken_apart(one, source) for one in gradients]
         lengths: dict[Dimension, int] = {}
+        noting: set[int] = set()
         for one in apart:
             if one is not None:
                 lengths.update(zip(one[1], one[0].shape, strict=False))
+                noting.update(one[2])
         dimensions = sorted(lengths)
         shape = [lengths[dimension] for dimension in dimensions]
         count = math.prod(shape)
         many = [one is not None and bool(one[1]) for one in apart]
         with outside_of_transforms():
-            flat = [None if one is None else _flat(*one, dimensions, shape) for one in apart]
+            flat = [None if one is None else _flat(*one[:2], dimensions, shape) for one in apart]
             del apart
             found = self._along_one(AskedOnce(context), ends, flat, many, count, wanted, call)
             if dimensions:
                 found = [None if one is None else one.unflatten(0, shape) for one in found]
-        for dimension in dimensions:
-            found = [None if one is None else add_dimension(one, dimension) for one in found]
+        layers: list[tuple[Dimension, Callable[[Any, Dimension], torch.Tensor]]]
+        layers = [(dimension, add_dimension) for dimension in dimensions]
+        layers += [((True, level), _noting) for level in noting]
+        for layer, put_into in sorted(layers, key=itemgetter(0)):
+            found = [None if one is None else put_into(one, layer) for one in found]
         return (None, None, *found)
 
     def _along_one(
@@ -199,18 +215,26 @@ def _is_of_transform(tensor: torch.Tensor) -> bool:
     return belongs_to_transform(tensor) or stands_for_many_to_autograd(tensor)
 
 
-def _taken_apart(gradient: torch.Tensor, source: str) -> tuple[torch.Tensor, list[Dimension]]:
+def _taken_apart(
+    gradient: torch.Tensor, source: str
+) -> tuple[torch.Tensor, list[Dimension], list[int]]:
     """A gradient as a tensor of no transform, and the dimensions that it stands for: these come first in its shape.
+
+    Behind these the levels of `functionalize` that note what is written into it.
 
     Raises:
         UnsupportedTransform: what differentiates it would not see what the compiled backward does.
     """
     found: list[Dimension] = []
+    noting: list[int] = []
     while belongs_to_transform(gradient):
         level = level_of(gradient)
         if stands_for_many(gradient):
             gradient = dimension_in_front(gradient)
             found.append((True, level))
+        elif is_functional(gradient):
+            gradient = inside_of_functional(gradient)
+            noting.append(level)
         elif not torch.is_grad_enabled() and level in levels_of_gradients():
             gradient = inside_of(gradient)  # nothing is recorded: to that transform it is constant
         else:
@@ -231,7 +255,11 @@ def _taken_apart(gradient: torch.Tensor, source: str) -> tuple[torch.Tensor, lis
             gradient = inside
             found.insert(older, (False, level))
             older += 1
-    return gradient, found
+    return gradient, found, noting
+
+
+def _noting(tensor: torch.Tensor, layer: Dimension) -> torch.Tensor:
+    return functional_in(tensor, layer[1])
 
 
 def _flat(

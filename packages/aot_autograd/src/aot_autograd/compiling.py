@@ -88,6 +88,7 @@ def describe_inputs(
     *,
     values: Sequence[Any] | None = None,
     tags: Sequence[Mapping[str, Any]] | None = None,
+    in_inference_mode: bool = False,
 ) -> list[InputSpec]:
     """One `InputSpec` per distinct input; a tensor passed twice is described once.
 
@@ -95,6 +96,7 @@ def describe_inputs(
         example_inputs: Real (or fake) tensors, numbers, symbolic sizes.
         values: For each input what a captured graph says it is (symbolic shapes), or None.
         tags: For each input its `meta["input"]`.
+        in_inference_mode: Whether they are for calls in inference mode, where tensors made in it are like others.
     """
     specs: list[InputSpec] = []
     seen: set[int] = set()
@@ -112,7 +114,13 @@ def describe_inputs(
         meta = meta_of(value if isinstance(value, FakeTensor) else example)
         specs.append(
             InputSpec(
-                position, meta, example.requires_grad, example.is_leaf, tag, example._is_view()
+                position,
+                meta,
+                example.requires_grad,
+                example.is_leaf,
+                tag,
+                example._is_view(),
+                is_inference=example.is_inference() and not in_inference_mode,
             )
         )
     return specs
@@ -177,6 +185,7 @@ def compile_flat(
     tags: Sequence[Mapping[str, Any]] | None = None,
     seeds: int = 0,
     source: str = "function",
+    in_inference_mode: bool = False,
 ) -> Boxed:
     """Compile a flat function for the given inputs.
 
@@ -194,6 +203,7 @@ def compile_flat(
                 tags=tags,
                 seeds=seeds,
                 source=source,
+                in_inference_mode=True,
             )
     if any(map(subclasses.is_wrapper, example_inputs)):
         return _compile_translated(function, example_inputs, tools, seeds, source)
@@ -204,7 +214,9 @@ def compile_flat(
             bw_compiler=_computing_first(tools.bw_compiler, "bw_compiler"),
             inference_compiler=_computing_first(tools.inference_compiler, "inference_compiler"),
         )
-    specs = describe_inputs(example_inputs, values=values, tags=tags)
+    specs = describe_inputs(
+        example_inputs, values=values, tags=tags, in_inference_mode=in_inference_mode
+    )
     called = _with_duplicates(function, specs, example_inputs)
     environment = environment_of_inputs(specs, values)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aot_autograd.recording import RecordingContext
+from aot_autograd.recording import RecordingContext, made_like
 from aot_autograd.sizes import symbol_of
 from primtorch.fake import FakeTensor, TensorMeta
 
@@ -32,6 +32,8 @@ class InputSpec:
         requires_grad: Of the real tensor.
         is_leaf: Of the real tensor; an in-place change of a leaf is the user's error.
         is_view: Whether the real tensor is a view in autograd's eyes.
+        is_inference: Whether autograd refuses to save the real tensor, and everybody to change it: it was made
+            in inference mode, and this isn't.
         tag: What `node.meta["input"]` says of it.
     """
 
@@ -41,6 +43,7 @@ class InputSpec:
     is_leaf: bool
     tag: Mapping[str, Any]
     is_view: bool = False
+    is_inference: bool = False
 
 
 class Fresh(torch.autograd.Function):
@@ -90,12 +93,13 @@ def make_inputs(
             arguments.append(spec.meta)
             leaves.append(None)
             continue
-        fake = FakeTensor.create(
-            spec.meta,
-            context,
-            requires_grad=spec.requires_grad,
-            environment=context.environment,
-        )
+        with made_like(spec.is_inference):
+            fake = FakeTensor.create(
+                spec.meta,
+                context,
+                requires_grad=spec.requires_grad,
+                environment=context.environment,
+            )
         context.bind(fake, node, number)
         leaves.append(fake if spec.requires_grad else None)
         if spec.requires_grad and not spec.is_leaf:

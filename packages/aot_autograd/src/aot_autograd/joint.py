@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from torch import fx
 
     from aot_autograd.inputs import InputSpec
-    from aot_autograd.metadata import SharedStorage
+    from aot_autograd.metadata import SharedStorage, ViewStep
     from aot_autograd.options import AotOptions
 
 
@@ -189,6 +189,8 @@ def trace(
         )
         if flat is not None
         else (),
+        unsaved=_unsaved(specs),
+        passed_on=() if any(made_of) else _passed_on(context, differentiable, specs),
         symbols=tuple(
             (spec.position, symbol_of(spec.meta))
             for spec in specs
@@ -204,6 +206,23 @@ def trace(
         environment=environment,
         has_backward=gradients is not None,
     )
+
+
+def _passed_on(
+    context: RecordingContext, differentiable: Sequence[int], specs: Sequence[InputSpec]
+) -> tuple[tuple[int, int, tuple[ViewStep, ...]], ...]:
+    """Gradients that are views of tangents; with sizes that vary a backward doesn't know them any more: none."""
+    if any(symbol_of(spec.meta) is not spec.meta for spec in specs):
+        return ()
+    found = context.views_of_tangents
+    return tuple(
+        (place, *found[number]) for place, number in enumerate(differentiable) if number in found
+    )
+
+
+def _unsaved(specs: Sequence[InputSpec]) -> tuple[int, ...]:
+    """The inputs of which an alias is saved in their place."""
+    return tuple(spec.position for spec in specs if spec.is_inference and not spec.requires_grad)
 
 
 def _with_influence(
@@ -350,8 +369,25 @@ def _record_backward(
         )
     inputs = gradients[: len(wanted)]
     nodes = [None if grad is None else _nodes_of_gradient(context, grad) for grad in inputs]
+    _note_views_of_tangents(context, leaves, inputs, tangents)
     arriving = [_node_arriving(context, grad) for grad in gradients[len(wanted) :]]
     return nodes, found, arriving
+
+
+def _note_views_of_tangents(
+    context: RecordingContext,
+    leaves: Sequence[FakeTensor | None],
+    gradients: Sequence[Any],
+    tangents: Sequence[FakeTensor],
+) -> None:
+    numbers = [number for number, leaf in enumerate(leaves) if leaf is not None]
+    slots = {tangent.record.storage: slot for slot, tangent in enumerate(tangents)}
+    for number, gradient in zip(numbers, gradients, strict=True):
+        if not isinstance(gradient, FakeTensor):
+            continue
+        record = gradient.record
+        if record.storage in slots and not record.storage.generation:
+            context.views_of_tangents[number] = slots[record.storage], record.chain
 
 
 def _node_arriving(context: RecordingContext, gradient: Any) -> Any:

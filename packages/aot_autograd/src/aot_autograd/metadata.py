@@ -182,6 +182,9 @@ class FunctionMetadata:
         beside: Outputs that are made of values, or arguments, after a call, and -1 - arguments that are written, which
             eager has on the way from other outputs (`Connections.beside` counts these).
         read_results: The tangents of values that gradients may be computed of.
+        unsaved: Flat inputs that autograd refuses to save: they were made in inference mode. In eager no backward
+            reads them (the trace raises else); what the graph saves of them is an alias.
+        passed_on: Of gradients that are views of one that flows in: (place among `differentiable`, tangent, views).
     """
 
     inputs: int
@@ -206,6 +209,8 @@ class FunctionMetadata:
     connections: Connections | None = None
     beside: tuple[int, ...] = ()
     read_results: tuple[int, ...] = ()
+    unsaved: tuple[int, ...] = ()
+    passed_on: tuple[tuple[int, int, tuple[ViewStep, ...]], ...] = ()
 
     @property
     def replaced(self) -> tuple[tuple[int, int], ...]:

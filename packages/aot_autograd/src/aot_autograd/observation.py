@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from aot_autograd import functional
-from aot_autograd._torch import shares_version
+from aot_autograd._torch import shares_version, version_of
 from aot_autograd.aliasing import base_of
 from aot_autograd.errors import TraceError, UnsupportedAliasing, UnsupportedOperator
 from aot_autograd.metadata import (
@@ -66,7 +66,7 @@ class Observation:
         self.arguments = arguments
         self._shared = shared
         self._initial = {
-            number: (argument._version, argument.record.storage.root.grad_fn)
+            number: (version_of(argument), argument.record.storage.root.grad_fn)
             for number, argument in enumerate(arguments)
             if isinstance(argument, FakeTensor)
         }
@@ -171,7 +171,7 @@ class Observation:
                     where,
                     position,
                     through_autograd,
-                    self.arguments[number]._version - version - steps[storage],
+                    version_of(self.arguments[number]) - version - steps[storage],
                     layout=_in_place(layout),
                     detached=number in detached,
                 )
@@ -181,7 +181,7 @@ class Observation:
         for number, layout in layouts.items():
             where = self.specs[number].position
             storage = self.arguments[number].record.storage
-            increment = self.arguments[number]._version - self._initial[number][0]
+            increment = version_of(self.arguments[number]) - self._initial[number][0]
             increment = 0 if storage in changed else increment - steps[storage]
             if layout:
                 # Made on the real tensor by the same operators, which autograd sees there; on a
@@ -409,7 +409,7 @@ class Observation:
         """How often eager has changed each value in place by the time it is returned."""
         first = len(self.mutation_values)
         return tuple(
-            0 if number < first or value.tensor is None else value.tensor._version
+            0 if number < first or value.tensor is None else version_of(value.tensor)
             for number, value in enumerate(self.values)
         )
 
@@ -451,7 +451,7 @@ def making_of(output: FakeTensor, base: FakeTensor | None) -> tuple[Making, int]
         return "view", 0
     is_view = output._is_view()
     if not shares_version(output, base):
-        return ("severed" if is_view else "then severed"), output._version
+        return ("severed" if is_view else "then severed"), version_of(output)
     if not is_view:
         return "then detached", 0
     return ("detached" if base.requires_grad and not output.requires_grad else "view"), 0

@@ -86,6 +86,14 @@ def _may_alias(operator: OpOverload) -> bool:
     return any(result.alias_info is not None for result in operator._schema.returns)
 
 
+def made_like(is_inference: bool) -> AbstractContextManager[Any]:
+    """Inside, tensors are made that autograd doesn't save and nobody changes; any tensors if there is no such need."""
+    return torch.inference_mode() if is_inference else _AS_EVER
+
+
+_AS_EVER: AbstractContextManager[None] = nullcontext()
+
+
 class RecordingContext:
     """Records what fake tensors go through. One object per trace.
 
@@ -112,6 +120,7 @@ class RecordingContext:
         self.backward_errors: tuple[str, ...] = ()
         self.standing: list[Standing] = []
         self.ending = False
+        self.views_of_tangents: dict[int, tuple[int, tuple[ViewStep, ...]]] = {}
         self.phase = "forward"
         self.region_number = 0
         self.source_line: SourceLine | None = None
@@ -160,7 +169,8 @@ class RecordingContext:
         """Another fake tensor for the same memory, without a graph node."""
         value = tensor.record
         value.storage.aliases += 1
-        result = FakeTensor.create(tensor.meta, self, environment=self.environment)
+        with made_like(tensor.is_inference()):
+            result = FakeTensor.create(tensor.meta, self, environment=self.environment)
         result.record = made = Value(value.storage, value.chain, value.node)
         made.generation = value.generation
         if value.chain:
@@ -367,7 +377,8 @@ class RecordingContext:
             several=several,
         )
         # The storage offset of a view is relative to its base, not to the node it came from.
-        result = FakeTensor.create(meta, self, environment=self.environment)
+        with made_like(tensor.is_inference()):
+            result = FakeTensor.create(meta, self, environment=self.environment)
         value.storage.aliases += 1
         result.record = made = Value(value.storage, (*value.chain, step), node)
         made.generation = value.generation

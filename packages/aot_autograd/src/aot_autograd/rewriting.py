@@ -22,6 +22,7 @@ from aot_autograd._torch import (
     increment_version,
     run_composite_explicit,
     run_composite_implicit,
+    version_of,
 )
 from aot_autograd.errors import UnsupportedOperator
 from primtorch import DRAWN_IN_PLACE, draws_in_place
@@ -154,10 +155,15 @@ def _drawn(
 
 def _foreach(operator: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An in-place operator on lists: ATen's own loop, and the count that eager's loop makes."""
-    before = [tensor._version for tensor in args[0]]
+    before = [version_of(tensor) for tensor in args[0]]
     result = run_composite_explicit(operator, args, kwargs)
     for tensor, version in zip(args[0], before, strict=True):
-        if tensor._version == version:
+        if tensor.is_inference():
+            # So says ATen's loop, which does its work all the same.
+            raise RuntimeError(
+                "Inplace update to inference tensor outside InferenceMode is not allowed."
+            )
+        if version_of(tensor) == version:
             increment_version(tensor)
     return result
 

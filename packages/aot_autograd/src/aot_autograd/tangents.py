@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from aot_autograd.runtime import Sizes
     from primtorch.fake import TensorMeta
 
-__all__ = ["present", "promised_layouts", "tangent_layout", "tangent_outputs", "with_zeros"]
+__all__ = [
+    "passing_on",
+    "present",
+    "promised_layouts",
+    "tangent_layout",
+    "tangent_outputs",
+    "with_zeros",
+]
 
 
 def tangent_outputs(metadata: FunctionMetadata) -> tuple[int, ...]:
@@ -53,6 +60,47 @@ def with_zeros(metadata: FunctionMetadata, tangents: list[Any], sizes: Sizes | N
         zeros_of(meta, sizes) if tangent is None else tangent
         for tangent, meta in zip(tangents, metadata.tangents, strict=True)
     ]
+
+
+def passing_on(
+    metadata: FunctionMetadata,
+) -> Callable[[tuple[Any, ...], Sequence[Any]], tuple[Any, ...]] | None:
+    """What puts gradients that flow in, as they came, where they or views of them are gradients that go out.
+
+    A function (what the node gives, gradients of all outputs) -> what the node gives. The compiled backward was given
+    them in a layout of its own; in eager they keep theirs, as that of an expanded number. None: there are no such.
+    """
+    wanted = tangent_outputs(metadata)
+    plan = [(2 + place, wanted[tangent], views) for place, tangent, views in metadata.passed_on]
+    if not plan:
+        return None
+
+    def passed(results: tuple[Any, ...], gradients: Sequence[Any]) -> tuple[Any, ...]:
+        given = list(results)
+        for place, number, views in plan:
+            gradient = gradients[number]
+            if given[place] is None or not _is_plain(gradient):
+                continue
+            try:
+                for step in views:
+                    gradient = step(gradient, None)
+            except (
+                RuntimeError
+            ):  # eager's `reshape` copies what can't be viewed so: what was computed is that copy
+                continue
+            given[place] = gradient
+        return tuple(given)
+
+    return passed
+
+
+def _is_plain(gradient: Any) -> bool:
+    return bool(
+        type(gradient) is torch.Tensor
+        and gradient.layout is torch.strided
+        and not gradient.is_neg()
+        and not gradient.is_conj()
+    )
 
 
 def tangent_layout(

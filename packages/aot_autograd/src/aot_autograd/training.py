@@ -24,13 +24,16 @@ from aot_autograd._torch import (
     answer_at_once,
     apply_without_transforms,
     call_backward_directly,
+    dispatch_modes,
     keeps_graph,
+    saveable_alias,
     saved_tensor_hooks,
     set_grad_enabled,
     top_saved_tensor_hooks,
     transforms_active,
 )
 from aot_autograd.batched import Many, of_one_or_many
+from aot_autograd.errors import UnsupportedTransform
 from aot_autograd.mapped import Mapped
 from aot_autograd.nodes import Nodes
 from aot_autograd.packed import errors_held, layouts_restored
@@ -48,6 +51,7 @@ from aot_autograd.standing import standing_results
 from aot_autograd.stowed import SECOND_BACKWARD, changed_since
 from aot_autograd.subclasses import gradients_of_results
 from aot_autograd.tangents import (
+    passing_on,
     present,
     promised_layouts,
     tangent_layout,
@@ -102,28 +106,25 @@ def training_callable(compiled: Compiled) -> Boxed:
     epilogue = Epilogue(metadata) if needs_epilogue(metadata) else None
     if metadata.connections is not None:
         nodes = _several_nodes(compiled, metadata.connections)
-        apply, in_transforms = nodes.apply, nodes.apply_in_transforms
-        with_hooks = nodes.apply_with_hooks
+        apply, with_hooks = nodes.apply, nodes.apply_with_hooks
     else:
-        node = autograd_node(compiled)
-        apply, in_transforms = apply_without_transforms(node), node.apply
-        with_hooks = apply
+        apply = with_hooks = apply_without_transforms(autograd_node(compiled))
     differentiable = picker(metadata.differentiable)
-    beside, writes = metadata.beside, bool(metadata.mutations)
+    beside, unsaved = metadata.beside, metadata.unsaved
+    writes = bool(metadata.mutations)
     grad_mode = torch.is_grad_enabled
 
     def tracked(args: list[Any], sizes: Sizes | None = None) -> Any:
-        transforms = transforms_active()
-        of_now = in_transforms if transforms else apply
+        if transforms_active():
+            raise _inside_of_transform(metadata.source)
         if saved_tensor_hooks() is not None:
-            of_now = in_transforms if transforms else with_hooks
             with layouts_restored(), torch.enable_grad():
-                return of_now(args, sizes, *differentiable(args))
+                return with_hooks(args, sizes, *differentiable(args))
         if grad_mode():
-            return of_now(args, sizes, *differentiable(args))
+            return apply(args, sizes, *differentiable(args))
         set_grad_enabled(True)
         try:
-            return of_now(args, sizes, *differentiable(args))
+            return apply(args, sizes, *differentiable(args))
         finally:
             set_grad_enabled(False)
 
@@ -141,6 +142,8 @@ def training_callable(compiled: Compiled) -> Boxed:
         bases = storage_bases(metadata, args) if metadata.shared else []
         sizes = sizes_of_call(metadata, args)
         kept = epilogue.keep(args, bases) if epilogue is not None else None
+        for position in unsaved:
+            args[position] = saveable_alias(args[position])
         if not whole:
             args[:] = [
                 args[position] if position >= 0 else bases[-1 - position] for position in selection
@@ -160,9 +163,18 @@ def training_callable(compiled: Compiled) -> Boxed:
             nodes.note(values, [results[n] if n >= 0 else kept[-1 - n] for n in beside])
         return results
 
-    made = tracked if whole and epilogue is None and not metadata.symbols else call
+    bare = whole and epilogue is None and not (metadata.symbols or unsaved)
+    made = tracked if bare else call
     made.boxed = True  # type: ignore[attr-defined]
     return made
+
+
+def _inside_of_transform(source: str) -> UnsupportedTransform:
+    return UnsupportedTransform(
+        f"calling {source}, compiled for training, inside of a transform of torch.func",
+        "a transform sees the operators that it is about, and a compiled graph has none to show",
+        "call what was compiled: `aot_function` and `compile_api.compile` run it as it is in transforms",
+    )
 
 
 def picker(positions: Sequence[int]) -> Pick:
@@ -363,6 +375,7 @@ def _differentiating(
     grad_mode = torch.is_grad_enabled
     spared = Spared(keeping, _outside(compiled, keeping))
     standing_of = _standing_of(metadata)
+    passing = passing_on(metadata)
 
     def differentiate(ctx: Any, ends: int, gradients: Sequence[Any]) -> Any:
         saved, refused = _all_saved(ctx) if saves else ((), None)
@@ -411,7 +424,8 @@ def _differentiating(
         if put_together is not None:
             inputs, others = results[:results_expected], results[results_expected:]
             results = [*put_together(inputs, sizes), *others]
-        return (None, None, *results)
+        made = (None, None, *results)
+        return made if passing is None else passing(made, gradients)
 
     retaining = partial(_differentiating, compiled, keeping, lambda: True)
     mapped = Mapped(compiled, keeping, partial(differentiable_backward, compiled, keeping))
@@ -471,6 +485,9 @@ def _in_c(
         spared=Spared(keeping, _outside(compiled, keeping)),
         grad_mode=torch.is_grad_enabled,
         keeps_graph=keeps,
+        transforms=transforms_active,
+        modes=dispatch_modes,
+        passing=passing_on(metadata),
         tensor=torch.Tensor,
         layouts=promised_layouts(metadata),
         items=tuple(

@@ -219,8 +219,8 @@ def _survive(backend: Backend, settings: Settings, name: str, *, symbolic: bool)
                 return ranged(compiled, _place_of(graph))
             return compiled  # noqa: TRY300 - what is in the try is what may fail
         except Exception as fault:
-            if _lacks_derivative(fault):
-                return graph.forward  # eager computes it, and raises where a backward reaches it
+            if _is_autograds(fault):
+                return graph.forward  # eager computes it, and raises where it does
             failed = _translate(fault, graph, name)
             if settings.facade.strict:
                 if type(fault).__module__ == "builtins":
@@ -234,12 +234,21 @@ def _survive(backend: Backend, settings: Settings, name: str, *, symbolic: bool)
     return compile_or_run_eagerly
 
 
-def _lacks_derivative(fault: Exception) -> bool:
-    """Whether torch has no formula for the gradient of an operator: no fault of a backend's."""
+def _is_autograds(fault: Exception) -> bool:
+    """Whether autograd refuses the program, now or when a backward comes: no fault of a backend's."""
     if type(fault) not in (RuntimeError, NotImplementedError):
         return False
     said = str(fault)
-    return "derivative for" in said and "is not implemented" in said
+    return said.startswith(_OF_INFERENCE_TENSORS) or (
+        "derivative for" in said and "is not implemented" in said
+    )
+
+
+_OF_INFERENCE_TENSORS = (
+    "Inference tensors cannot be saved for backward",
+    "Inplace update to inference tensor outside InferenceMode",
+)
+"""Refused are also a saved tensor, or a change in place, of what was made in inference mode."""
 
 
 def _place_of(graph: GraphModule) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._compile import _disable_dynamo
+from torch._ops import _get_dispatch_mode_pre_dispatch, _len_torch_dispatch_stack_pre_dispatch
 from torch.utils._device import DeviceContext
 
 if TYPE_CHECKING:
@@ -151,13 +152,21 @@ def dispatch_mode_stack() -> tuple[Any, ...]:
 
 
 def watched_by_dispatch_modes() -> bool:
-    """Whether a torch-dispatch mode is on that wants to see each operator, as all do that do not say otherwise."""
+    """Whether a torch-dispatch mode is on that wants to see each operator: all do that do not say otherwise.
+
+    So does `make_fx`, though it says otherwise: to it results of what calls no operators are constants.
+    """
+    if _len_torch_dispatch_stack_pre_dispatch() and _get_dispatch_mode_pre_dispatch(_RECORDING):
+        return True
     if not _C._len_torch_dispatch_stack():
         return False
-    return any(
+    return _C._get_dispatch_mode(_RECORDING) is not None or any(
         not getattr(type(mode), "ignore_compile_internals", bool)()
         for mode in dispatch_mode_stack()
     )
+
+
+_RECORDING = _C._TorchDispatchModeKey.PROXY
 
 
 def function_overrides_enabled() -> bool:
