@@ -106,3 +106,19 @@ def test_a_result_that_nobody_differentiates(graph_runner):
     assert (found[0].stride(), found[1]) == ((0, 0), None)
     (found,) = torch.autograd.grad(second, y, spread((4,)))
     assert found.stride() == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x.conj() + 0, torch.view_as_real, lambda x: torch.view_as_real(x.t()) + 1],
+)
+def test_views_that_are_of_other_numbers(function, graph_runner):
+    found = []
+    for called in (function, aot_autograd.aot_function(function, graph_runner)):
+        x = torch.complex(dense((4, 3)), -dense((4, 3))).requires_grad_()
+        result = called(x)
+        tangent = (spread(result.shape) * (1 if result.is_floating_point() else 1j)).expand_as(
+            result
+        )
+        found.append(torch.autograd.grad(result, x, tangent)[0].resolve_conj())
+    torch.testing.assert_close(*found)

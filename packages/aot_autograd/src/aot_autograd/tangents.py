@@ -17,7 +17,7 @@ from aot_autograd.subclasses import is_wrapper
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aot_autograd.metadata import FunctionMetadata
+    from aot_autograd.metadata import FunctionMetadata, ViewStep
     from aot_autograd.runtime import Sizes
     from primtorch.fake import TensorMeta
 
@@ -75,23 +75,50 @@ def passing_on(
     if not plan:
         return None
 
+    known: dict[tuple[int, tuple[int, ...]], _Geometry | tuple[()] | None] = {}
+
     def passed(results: tuple[Any, ...], gradients: Sequence[Any]) -> tuple[Any, ...]:
         given = list(results)
         for place, number, views in plan:
             gradient = gradients[number]
             if given[place] is None or not _is_plain(gradient):
                 continue
-            try:
-                for step in views:
-                    gradient = step(gradient, None)
-            except (
-                RuntimeError
-            ):  # eager's `reshape` copies what can't be viewed so: what was computed is that copy
+            if not views:
+                given[place] = gradient
                 continue
-            given[place] = gradient
+            key = place, gradient.stride()
+            found = known.get(key, ())
+            if found == ():
+                if len(known) >= _MOST_STRIDES:
+                    known.clear()
+                found = known[key] = _geometry_of(gradient, views)
+            if found:
+                shape, stride, offset = found
+                given[place] = gradient.as_strided(
+                    shape, stride, gradient.storage_offset() + offset
+                )
         return tuple(given)
 
     return passed
+
+
+_Geometry = tuple[tuple[int, ...], tuple[int, ...], int]
+_MOST_STRIDES = 64
+
+
+def _geometry_of(gradient: torch.Tensor, views: Sequence[ViewStep]) -> _Geometry | None:
+    """Shape, strides, and distance in memory of views of a gradient with such strides; None where they are no more."""
+    view = gradient
+    try:
+        for step in views:
+            view = step(view, None)
+    except (
+        RuntimeError
+    ):  # eager's `reshape` copies what can't be viewed so: what was computed is that copy
+        return None
+    if view.dtype != gradient.dtype or view.is_conj() or view.is_neg():
+        return None
+    return tuple(view.shape), view.stride(), view.storage_offset() - gradient.storage_offset()
 
 
 def _is_plain(gradient: Any) -> bool:
