@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FunctionContext", "is_unchanged", "outside_now"]
 
+_ONCE = torch.autograd.function.once_differentiable(lambda _context: None).__code__
 _DEFAULT_SETUP: Any = torch.autograd.Function.setup_context
 
 
@@ -224,8 +225,12 @@ def _backward(
         refuse(machine, f"{type(error).__name__} is raised in {cls.__qualname__}.backward")
     finally:
         torch._C._set_grad_enabled(grad)
-    if session.grad_modes != modes:
-        # As `once_differentiable` does: with `create_graph=True` autograd calls it in the other mode.
+    own = (
+        2 if getattr(backward, "__code__", None) is _ONCE else 0
+    )  # its wrapper's, around the whole
+    if (
+        session.grad_modes - modes > own
+    ):  # with `create_graph=True` autograd calls it in the other mode
         refuse(machine, f"{cls.__qualname__}.backward sets whether gradients are recorded")
     grads = list(result) if isinstance(result, tuple) else [result]
     if len(grads) < count or any(value is not None for value in grads[count:]):
