@@ -140,7 +140,8 @@ class DoubleBackward:
             targets = [target for target, wanted in zip(results, there, strict=True) if wanted]
             # One for each edge of the first backward: an input without influence has none.
             wanted = [given[number] for number in self._metadata.differentiable]
-            stopped = {number: results[number] for number in bits_of(ends)}
+            edges = observation.edges(self._metadata.points)
+            stopped = {number: edges[number] for number in bits_of(ends)}
             with ending_at(list(stopped.values())):
                 gradients = torch.autograd.grad(
                     targets,

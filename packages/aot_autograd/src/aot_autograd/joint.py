@@ -9,7 +9,8 @@ never depend on a tangent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +25,7 @@ from aot_autograd._torch import (
     without_saved_tensor_hooks,
 )
 from aot_autograd.autocast import AutocastOff, autocast_state, restore_autocast
-from aot_autograd.connections import Connections, connections, selected
+from aot_autograd.connections import Connections, connections, on_a_way, selected
 from aot_autograd.errors import TraceError, UnsupportedAliasing, UnsupportedOperator
 from aot_autograd.graph import Node, each_node, to_fx
 from aot_autograd.inputs import make_inputs
@@ -37,7 +38,7 @@ from aot_autograd.subclasses import MadeOf, is_wrapper, take_apart
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import fx
 
@@ -54,7 +55,7 @@ class Trace:
         nodes: Everything recorded, in order.
         values: Nodes of the mutated inputs' new values, then of the user's values.
         gradients: One node or None per differentiable input; empty without a backward.
-        arriving: What arrives at the results that others are made of: one node or None each.
+        arriving: What arrives at the results and points that others are made of: one node or None each.
         metadata: The contract with the caller.
     """
 
@@ -143,13 +144,13 @@ def trace(
             outputs = _called(function, arguments[: len(arguments) - seeds], context)
             observation.observe(outputs)
             observation.separate()
-            gradients, found, arriving = _record_backward(context, observation, leaves)
+            gradients, behind = _record_backward(context, observation, leaves)
     finally:
         torch.set_grad_enabled(grad_mode)
         restore_autocast(casting)
         context.seeds.restore()
     values = observation.values
-    differentiable, gradients, found = _with_influence(leaves, gradients, found)
+    differentiable, gradients, found = _with_influence(leaves, gradients, behind.found)
     made_of = () if gradients is None else tuple(made for made, _ in filter(None, gradients))
     flat = None if gradients is None else _flat_nodes(gradients)
     graph_inputs = _graph_inputs(specs, shared)
@@ -182,7 +183,8 @@ def trace(
         draws=_drawing_devices(context.nodes),
         made_of=made_of if any(made_of) else (),
         connections=found,
-        beside=tuple(observation.beside) if found is not None and any(found.beside) else (),
+        points=() if found is None else behind.points,
+        beside=behind.beside if found is not None and any(found.beside) else (),
         symbols=tuple(
             (spec.position, symbol_of(spec.meta))
             for spec in specs
@@ -193,7 +195,7 @@ def trace(
         nodes=context.nodes,
         values=[value.node for value in values],
         gradients=[] if flat is None else flat,
-        arriving=[] if found is None else arriving,
+        arriving=[] if found is None else behind.arriving,
         metadata=metadata,
         environment=environment,
         has_backward=gradients is not None,
@@ -284,17 +286,49 @@ def _read_before(
     return tuple(number for number in rewritten if placeholders[number] in behind)
 
 
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """What is behind the results.
+
+    Attributes:
+        found: The connections; None where one autograd node is what they amount to.
+        points: What backwards can end at besides results, by its key in `Observation.beside`.
+        beside: The other keys there.
+        arriving: What arrives at the results and points that others are made of: one node or None each.
+    """
+
+    found: Connections | None = None
+    points: tuple[int, ...] = ()
+    beside: tuple[int, ...] = ()
+    arriving: list[Any] = field(default_factory=list)
+
+
+def _connected(
+    observation: Observation, targets: Sequence[FakeTensor], wanted: Sequence[Any], points: Sequence[int]
+) -> _Behind:
+    """What is behind the targets, with those of these points that one leads to."""
+    tensors = observation.beside
+
+    def with_points(chosen: Sequence[int], beside: Sequence[int]) -> Connections:
+        return connections(
+            targets, wanted, [tensors[key] for key in chosen], [tensors[key] for key in beside]
+        )
+
+    beside = tuple([key for key in tensors if key not in points])
+    found = with_points(points, beside)
+    reached = tuple([points[number] for number in on_a_way(found)])
+    if reached != tuple(points):
+        found = with_points(reached, beside)
+    return _Behind(found, reached, beside)
+
+
 def _record_backward(
     context: RecordingContext, observation: Observation, leaves: Sequence[FakeTensor | None]
-) -> tuple[list[Any] | None, Connections | None, list[Any]]:
-    """The gradients' nodes, None without results that have a gradient, what is behind these, and what arrives there."""
-    targets = [
-        value.tensor
-        for value in observation.values
-        if value.requires_grad and value.tensor is not None
-    ]
+) -> tuple[list[Any] | None, _Behind]:
+    """The gradients' nodes, None without results that have a gradient, and what is behind these."""
+    targets = observation.edges(())
     if not targets:
-        return None, None, []
+        return None, _Behind()
     generations = [
         argument.record.storage.generation if isinstance(argument, FakeTensor) else 0
         for argument in observation.arguments
@@ -313,17 +347,17 @@ def _record_backward(
         fake = FakeTensor.create(meta, context, environment=context.environment)
         tangents.append(context.bind(fake, node, None))
     wanted = [_gradient_edge(leaf, targets) for leaf in leaves if leaf is not None]
-    beside = list(observation.beside.values())
-    found = None
-    if len(targets) > 1 or beside:
-        found = connections(targets, wanted, beside)
-    interior = [] if found is None else [targets[number] for number in found.interior]
+    behind = _Behind()
+    if len(targets) > 1 or observation.beside:
+        behind = _connected(observation, targets, wanted, observation.made_alike())
+    edges = observation.edges(behind.points)
+    interior = [] if behind.found is None else [edges[number] for number in behind.found.interior]
     gradients: Sequence[Any] = ()
     if wanted or interior:
-        with AutocastOff():
+        with AutocastOff(), _each_its_own(context, edges[len(targets) :]):
             gradients = _gradients(context, targets, [*wanted, *interior], tangents)
-    if found is None and all(one is None for one in gradients):
-        found = connections(targets, wanted)  # it leads to no input, or its backward raises
+    if behind.found is None and all(one is None for one in gradients):
+        behind = _Behind(connections(targets, wanted))  # no way to an input, or its backward raises
     after = [
         argument.record.storage.generation if isinstance(argument, FakeTensor) else 0
         for argument in observation.arguments
@@ -336,8 +370,54 @@ def _record_backward(
         )
     inputs = gradients[: len(wanted)]
     nodes = [None if grad is None else _nodes_of_gradient(context, grad) for grad in inputs]
-    arriving = [_node_arriving(context, grad) for grad in gradients[len(wanted) :]]
-    return nodes, found, arriving
+    return nodes, _with_arriving(context, observation, targets, wanted, behind, gradients)
+
+
+def _with_arriving(
+    context: RecordingContext,
+    observation: Observation,
+    targets: Sequence[FakeTensor],
+    wanted: Sequence[Any],
+    behind: _Behind,
+    gradients: Sequence[Any],
+) -> _Behind:
+    """The same with the nodes of what arrives; at points whose gradient is no single tensor no backward ends."""
+    if behind.found is None:
+        return behind
+    at = dict(zip(behind.found.interior, gradients[len(wanted) :], strict=True))
+    by_key = {key: at[number] for number, key in enumerate(behind.points, len(targets))}
+    kept = [key for key, one in by_key.items() if one is None or _nodes_of_gradient(context, one)[0] is None]
+    if len(kept) < len(by_key):
+        behind = _connected(observation, targets, wanted, kept)
+        assert behind.found is not None, "there are connections"
+    arriving = []
+    for number in behind.found.interior:
+        of_result = number < len(targets)
+        one = at.get(number) if of_result else by_key[behind.points[number - len(targets)]]
+        arriving.append(_node_arriving(context, one))
+    return replace(behind, arriving=arriving)
+
+
+@contextmanager
+def _each_its_own(context: RecordingContext, points: Sequence[FakeTensor]) -> Iterator[None]:
+    """Inside, what arrives at each of these is a node of its own, by which a backward can end there and nowhere else.
+
+    Autograd hands on the very gradient that an alias or a sum got.
+    """
+
+    def alias(gradient: Any) -> Any:
+        if not isinstance(gradient, FakeTensor):
+            return None
+        made = context.record(torch.ops.aten.alias.default, (gradient,), {}, impure=True)
+        made.record.node.impure = False
+        return made
+
+    handles = [point.register_hook(alias) for point in points]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _node_arriving(context: RecordingContext, gradient: Any) -> Any:

@@ -179,8 +179,9 @@ class FunctionMetadata:
             backward's results; None for one that is a result. No entries where all are.
         connections: What is behind each value that requires grad; None where one node is what eager's
             graph amounts to.
-        beside: Outputs that are made of values, or arguments, after a call, and -1 - arguments that are written, which
-            eager has on the way from other outputs (`Connections.beside` counts these).
+        points: Outputs that are views of values, or of arguments, and -1 - arguments that are written, which eager has
+            on the way from other outputs, and which are made between these (`Connections` numbers them).
+        beside: The same that can't be made between them, and are made after a call.
     """
 
     inputs: int
@@ -203,6 +204,7 @@ class FunctionMetadata:
     symbols: tuple[tuple[int, Any], ...] = ()
     made_of: tuple[MadeOf | SparseOf | None, ...] = ()
     connections: Connections | None = None
+    points: tuple[int, ...] = ()
     beside: tuple[int, ...] = ()
 
     @property
@@ -223,7 +225,7 @@ class FunctionMetadata:
 
     @property
     def interior(self) -> tuple[int, ...]:
-        """The tangents of results that others are made of."""
+        """The tangents of results that others are made of, and the numbers of such points."""
         return () if self.connections is None else self.connections.interior
 
     @property

@@ -39,7 +39,8 @@ from aot_autograd._torch import (
     set_grad_enabled,
 )
 from aot_autograd.batched import AskedOnce, is_wanted
-from aot_autograd.connections import bits_of, nodes_of_inputs, with_the_first
+from aot_autograd.connections import bits_of, first_of, nodes_of_inputs, with_the_first
+from aot_autograd.points import Points, Watched
 from aot_autograd.stowed import Stowed
 from aot_autograd.told import Told
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from aot_autograd.connections import Connections
     from aot_autograd.metadata import FunctionMetadata
+    from aot_autograd.runtime import Building
 
 __all__ = ["Nodes"]
 
@@ -101,13 +103,15 @@ class Nodes:
         self.direct = tuple([tuple(bits_of(mask)) for mask in found.made_of])
         self.order, self.interior, self.beside = found.order, found.interior, found.beside
         self.leading = sum(1 << tangent for tangent in self.interior)
+        self.tangents = len(found.reached)
+        self.points = Points(found, metadata.points) if metadata.points else None
         self.values = tuple(
             n for n, requires in enumerate(metadata.value_requires_grad) if requires
         )
         self.count = len(metadata.value_requires_grad)
         self.differentiable = len(metadata.differentiable)
         inputs, edges = nodes_of_inputs(found.reached, len(metadata.differentiable))
-        self.first = found.order[0]
+        self.first = first_of(found)
         self.inputs, self.edges, self.own_inputs, self.leading_to_first = with_the_first(
             found, inputs, edges
         )
@@ -147,8 +151,8 @@ class Nodes:
         """The C form of what runs at each call; None where there is none, or a graph has too much of something."""
         if _native.node is None or max(len(self.values), len(self.inputs)) > _MOST_BITS:
             return None
-        if any(self.beside) or self.alone:  # what is rare is for Python to look at
-            return None
+        if self.points is not None or any(self.beside) or self.alone:
+            return None  # what is rare is for Python to look at
         return _native.node.Maker(
             nodes=self,
             forward=self._forward,
@@ -179,8 +183,10 @@ class Nodes:
             interior=self.interior,
         )
 
-    def apply(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
-        """The results of a call; `inputs` are the differentiable ones of `args`.
+    def apply(
+        self, args: list[Any], sizes: Any, *inputs: Any, building: Building | None = None
+    ) -> tuple[Any, ...]:
+        """The results of a call; `inputs` are the differentiable ones of `args`, `building` makes its points.
 
         For when gradients are on and nobody wants to see what is saved.
         """
@@ -192,16 +198,20 @@ class Nodes:
             set_grad_enabled(True)
         stowed.close()
         call = self._call(self, stowed, stowed, len(self.values))
-        return self._made(self._direct, call, values, inputs)
+        return self._made(self._direct, call, values, inputs, building)
 
-    def apply_with_hooks(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
+    def apply_with_hooks(
+        self, args: list[Any], sizes: Any, *inputs: Any, building: Building | None = None
+    ) -> tuple[Any, ...]:
         """The same where hooks see what is saved."""
-        return self._made_by_node(self._apply_whole, self._direct, args, sizes, inputs)
+        return self._made_by_node(self._apply_whole, self._direct, args, sizes, inputs, building)
 
-    def apply_in_transforms(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
+    def apply_in_transforms(
+        self, args: list[Any], sizes: Any, *inputs: Any, building: Building | None = None
+    ) -> tuple[Any, ...]:
         """The same where a transform of `torch.func` runs."""
         applies = self._of_inputs.apply, self._of_results.apply
-        return self._made_by_node(self._whole.apply, applies, args, sizes, inputs)
+        return self._made_by_node(self._whole.apply, applies, args, sizes, inputs, building)
 
     def _made_by_node(
         self,
@@ -210,6 +220,7 @@ class Nodes:
         args: list[Any],
         sizes: Any,
         inputs: Sequence[Any],
+        building: Building | None,
     ) -> tuple[Any, ...]:
         values = list(whole(args, sizes, self._leaf))
         value = values[self.values[0]]
@@ -217,23 +228,40 @@ class Nodes:
         owner = value.view_as(value).grad_fn
         call = self._call(self, value.grad_fn, owner, len(self.values))
         call.spent = {}  # so that the Python form runs, which unpacks what is saved once in a backward
-        return self._made(applies, call, values, inputs)
+        return self._made(applies, call, values, inputs, building)
 
     def _made(
-        self, applies: Sequence[Any], call: _OfCall, values: list[Any], inputs: Sequence[Any]
+        self,
+        applies: Sequence[Any],
+        call: _OfCall,
+        values: list[Any],
+        inputs: Sequence[Any],
+        building: Building | None,
     ) -> tuple[Any, ...]:
-        """The results that the caller gets, of the values of the whole call."""
+        """The results that the caller gets, of the values of the whole call; points are made between their nodes."""
         of_inputs, of_results = applies
         tokens = [
             of_inputs(number, self.token, *[inputs[place] for place in places])
             for number, places in enumerate(self.inputs)
         ]
+        made: dict[int, torch.Tensor] = {}
+        watched: dict[int, Watched] = {}
+        if self.points is not None:
+            call.points = watched
         for tangent in self.order:  # the engine runs the last one first
+            if self.points is not None and tangent >= self.tangents:
+                assert building is not None, "points are made by the epilogue"
+                key = self.points.keys[tangent - self.tangents]
+                made[tangent], base = building.point(key, values)
+                watched[tangent] = Watched(made[tangent], base)
+                continue
             place = self.values[tangent]
             edges = [tokens[at] for at in self.edges[tangent]]
             direct = self.direct[tangent]
             if direct:
-                edges += [values[self.values[one]] for one in direct]
+                edges += [
+                    values[self.values[one]] if one < self.tangents else made[one] for one in direct
+                ]
                 edges.append(self._anything)
             if tangent == self.first:
                 edges += [inputs[at] for at in self.own_inputs]
@@ -280,6 +308,7 @@ class _OfCall:
         spent: What was freed, as the bits of the connections, by each backward that didn't retain the graph.
         running: The backwards that are at work.
         watching: The results' nodes again, if the end of one may be the end of what is saved.
+        points: Who looks at the points, by their numbers, of a graph that has some.
     """
 
     if not TYPE_CHECKING:
@@ -296,6 +325,7 @@ class _OfCall:
     spent: dict[int, int] | None
     running: tuple[ref[_OfBackward], ...]
     watching: list[Any]
+    points: dict[int, Watched]
 
     def let_go(self) -> None:
         """Hold what is saved no longer: the compiled backward that runs now frees it."""
@@ -312,6 +342,8 @@ class _OfCall:
             node = reference()
             if node is not None and runs_in_this_backward(node):
                 results |= 1 << tangent
+        if nodes.points is not None:
+            results |= self._points_that_run()
         return sum(
             1 << thing
             for thing in bits_of(things)
@@ -363,6 +395,8 @@ class _OfCall:
         of_some = not runs_in_this_backward(nodes.anything)
         hooks = self.hooks
         for tangent in nodes.interior:
+            if tangent >= nodes.tangents:
+                break  # points are behind results
             tensor = self.tensors[tangent]()
             retains = tensor is not None and tensor.retains_grad
             if retains or (hooks is not None and hooks.get(tangent)):
@@ -372,6 +406,34 @@ class _OfCall:
                 node = self.results[tangent]()
                 if node is not None and runs_in_this_backward(node):
                     found |= 1 << tangent
+        if nodes.points is None:
+            return found
+        if of_some:
+            found |= self._points_that_run()
+        for point, watched in self.points.items():
+            if watched():
+                found |= 1 << point
+        return nodes.points.with_those_before(found)
+
+    def with_points(self) -> list[Any]:
+        """The results, and the points of the call; as weak references."""
+        return [*self.tensors, *[one.tensor for one in self.points.values()]]
+
+    def _points_that_run(self) -> int:
+        """The points that results lead to and whose nodes run in this backward, as bits."""
+        nodes = self.nodes
+        assert nodes.points is not None, "there are points"
+        found = 0
+        for tangent in nodes.points.leading:
+            node, direct = self.results[tangent](), nodes.direct[tangent]
+            if node is None:
+                continue
+            behind = 1 + (len(nodes.own_inputs) if tangent == nodes.first else 0)
+            edges = node.next_functions
+            edges = edges[len(edges) - behind - len(direct) : len(edges) - behind]
+            for one, (following, _) in zip(direct, edges, strict=True):
+                if one >= nodes.tangents and _runs(following):
+                    found |= 1 << one
         return found
 
     def wanted(self) -> list[bool]:
@@ -417,7 +479,7 @@ class _OfCall:
         return None
 
 
-_OF_CALL = ("__weakref__", "watching")
+_OF_CALL = ("__weakref__", "points", "watching")
 _OF_BACKWARD = ("asked",)
 """Fields that are in Python in both forms: what is rare."""
 
@@ -519,6 +581,8 @@ class _OfBackward:
         nodes, call = self.call.nodes, self.call
         with self.lock:
             ends = call.observed() & ~self.arrived if nodes.direct[tangent] else 0
+            if ends and nodes.points is not None:
+                ends &= nodes.points.behind(self.fresh)
             spent = call.freed(self.number) & nodes.behind(tangent, ends)
             if spent and call.executed(spent):
                 raise RuntimeError(nodes.second_backward)
@@ -573,7 +637,9 @@ class _OfBackward:
         elif type(context) is _Freed and nodes.reads_tensors(nodes.everything & ~fresh, ends):
             raise RuntimeError(nodes.second_backward)
         if torch.is_grad_enabled():
-            nodes.told.of_second_derivatives(call.tensors)
+            nodes.told.of_second_derivatives(
+                call.tensors if nodes.points is None else call.with_points()
+            )
         if ends:
             to_ends = nodes.freeing_to_ends if freeing else nodes.keeping_to_ends
             gradients = to_ends(context, ends, [*given, call])
@@ -737,14 +803,14 @@ class _Steps:
                     ticket = nodes.token.detach()
                     ticket.running = running
                 tickets[place] = ticket
+        if sent:
+            sent.append(None)
         if number == nodes.first:
             ctx.held.pop(running.number, None)
-            return None, None, None, *tickets, *running.take(nodes.own_inputs)
+            return None, None, None, *tickets, *sent, *running.take(nodes.own_inputs)
         if nodes.leading_to_first >> number & 1:
             running.hold()
-        if sent:
-            return None, None, None, *tickets, *sent, None
-        return None, None, None, *tickets
+        return None, None, None, *tickets, *sent
 
 
 def _functions(

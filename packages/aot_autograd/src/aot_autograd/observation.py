@@ -15,6 +15,7 @@ import torch
 from aot_autograd import functional
 from aot_autograd._torch import shares_version
 from aot_autograd.aliasing import base_of
+from aot_autograd.connections import edge_of, is_view_by_autograd
 from aot_autograd.errors import TraceError, UnsupportedAliasing, UnsupportedOperator
 from aot_autograd.metadata import (
     Constant,
@@ -105,6 +106,40 @@ class Observation:
             for mutation in self.mutations:
                 if mutation.input == position and mutation.through_autograd:
                     self.beside[-1 - position] = argument
+
+    def made_alike(self) -> tuple[int, ...]:
+        """Those of `beside` that the runtime makes as autograd has them here, so that they can be on ways."""
+        return tuple([key for key in self.beside if self._is_made_alike(key)])
+
+    def _is_made_alike(self, key: int) -> bool:
+        tensor = self.beside[key]
+        if key < 0:
+            return any(
+                mutation.input == -1 - key
+                and mutation.through_autograd
+                and not (mutation.layout or mutation.detached)
+                and value.tensor is not None
+                and edge_of(value.tensor) == edge_of(tensor)
+                for mutation, value in zip(self.mutation_values, self.values, strict=False)
+            )
+        match self.outputs[key]:
+            case GraphOutput(position=position) as output:
+                base = self.values[len(self.mutation_values) + position].tensor
+            case InputAlias(input=number, earlier=False) as output:
+                numbers = [n for n in self._initial if self.specs[n].position == number]
+                if numbers:
+                    base = self.arguments[numbers[0]]
+                else:
+                    base = tensor.record.storage.root
+            case _:
+                return False
+        plain = output.making == "view" and all(step.grad_mode for step in output.chain)
+        return plain and base is not None and is_view_by_autograd(tensor, base)
+
+    def edges(self, points: Sequence[int]) -> list[FakeTensor]:
+        """The tensors at whose edges backwards end: of the values with a gradient, then of these of `beside`."""
+        values = [value.tensor for value in self.values if value.requires_grad]
+        return [one for one in values if one is not None] + [self.beside[key] for key in points]
 
     def _layout_of(self, number: int) -> ViewChain:
         """The views that in-place changes of an input's own layout have put on it."""

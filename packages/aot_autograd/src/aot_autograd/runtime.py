@@ -234,12 +234,12 @@ def needs_epilogue(metadata: FunctionMetadata) -> bool:
 class Epilogue:
     """Writes mutations and builds the user's outputs from the graph's values."""
 
-    __slots__ = ("_earlier", "_metadata", "_mutation_values", "inputs")
+    __slots__ = ("earlier", "inputs", "metadata", "mutation_values")
 
     def __init__(self, metadata: FunctionMetadata) -> None:
-        self._metadata = metadata
-        self._mutation_values = metadata.mutation_values
-        self._earlier = tuple(
+        self.metadata = metadata
+        self.mutation_values = metadata.mutation_values
+        self.earlier = tuple(
             (number, output)
             for number, output in enumerate(metadata.outputs)
             if isinstance(output, InputAlias) and output.earlier
@@ -260,48 +260,101 @@ class Epilogue:
         self, kept: dict[int, Any], values: Any, sizes: Sizes | None = None
     ) -> tuple[Any, ...]:
         """Write the mutations, then build the outputs."""
-        metadata = self._metadata
-        grad_mode = metadata.grad_mode
+        return self.begun(kept, sizes).finish(values)
+
+    def begun(self, kept: dict[int, Any], sizes: Sizes | None = None) -> Building:
+        """The epilogue of one call, for who makes some of it in between."""
+        return Building(self, kept, sizes)
+
+
+class Building:
+    """The epilogue of one call: writes each mutation once, and builds each output once.
+
+    A part may be made before the end, when the values that it is made of are there: an output is made after the
+    writes into its base. Grad mode is on before and after each step.
+    """
+
+    __slots__ = ("_earlier", "_epilogue", "_kept", "_made", "_sizes", "_written")
+
+    def __init__(self, epilogue: Epilogue, kept: dict[int, Any], sizes: Sizes | None) -> None:
+        self._epilogue, self._kept, self._sizes = epilogue, kept, sizes
+        self._earlier: dict[int, torch.Tensor] | None = None
+        self._made: dict[int, Any] = {}
+        self._written: set[int] = set()
+
+    def point(self, key: int, values: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A point (`FunctionMetadata.points`) from the values that are there, and what it is a view of.
+
+        None if it is an argument that is written.
+        """
+        if key < 0:
+            self._write(-1 - key, values)
+            return self._kept[-1 - key], None
+        output: Any = self._epilogue.metadata.outputs[key]
+        if isinstance(output, InputAlias):
+            self._write(output.input, values)
+            base = self._kept[output.input]
+        else:
+            base = values[self._epilogue.mutation_values + output.position]
+        return self._output(key, values), base
+
+    def finish(self, values: Any) -> tuple[Any, ...]:
+        """All outputs, when all writes are done."""
+        metadata = self._epilogue.metadata
         try:
             set_grad_enabled(True)
-            made = {
-                number: _replay(output.chain, kept[output.input], sizes, output.making)
-                for number, output in self._earlier
-            }
-            for mutation in metadata.mutations:
-                set_grad_enabled(mutation.through_autograd)
-                position = mutation.position
-                new = None if position is None else values[position]
-                _write(mutation, kept[mutation.input], new)
-                if mutation.layout:
-                    _change_layout(mutation, kept[mutation.input], sizes)
-            set_grad_enabled(True)
-            first = self._mutation_values
-            results: list[Any] = []
-            for number, output in enumerate(metadata.outputs):
-                match output:
-                    case GraphOutput():
-                        value = values[first + output.position]
-                        if not output.direct:
-                            value = _replay(output.chain, value, sizes, output.making)
-                            _count(value, output.version)
-                        results.append(value)
-                    case InputAlias():
-                        value = made[number] if output.earlier else kept[output.input]
-                        if not (output.identical or output.earlier):
-                            value = _replay(output.chain, value, sizes, output.making)
-                            _count(value, output.version)
-                        results.append(value)
-                    case SameAs():
-                        results.append(results[output.output])
-                    case Constant():
-                        results.append(output.value)
+            self._write(None, values)
+            results = tuple([self._output(n, values) for n in range(len(metadata.outputs))])
             for mutation in metadata.mutations:
                 if mutation.detached and not mutation.through_autograd:
-                    kept[mutation.input].detach_()
+                    self._kept[mutation.input].detach_()
         finally:
-            set_grad_enabled(grad_mode)
-        return tuple(results)
+            set_grad_enabled(metadata.grad_mode)
+        return results
+
+    def _write(self, position: int | None, values: Any) -> None:
+        """Write into an input, or into all of them, what isn't written yet."""
+        if self._earlier is None:
+            self._earlier = {
+                number: _replay(output.chain, self._kept[output.input], self._sizes, output.making)
+                for number, output in self._epilogue.earlier
+            }
+        for number, mutation in enumerate(self._epilogue.metadata.mutations):
+            if number in self._written or position not in (None, mutation.input):
+                continue
+            self._written.add(number)
+            target = self._kept[mutation.input]
+            set_grad_enabled(mutation.through_autograd)
+            _write(mutation, target, None if mutation.position is None else values[mutation.position])
+            if mutation.layout:
+                _change_layout(mutation, target, self._sizes)
+        set_grad_enabled(True)
+
+    def _output(self, number: int, values: Any) -> Any:
+        if number not in self._made:
+            self._made[number] = self._built(number, values)
+        return self._made[number]
+
+    def _built(self, number: int, values: Any) -> Any:
+        match self._epilogue.metadata.outputs[number]:
+            case GraphOutput() as output:
+                value = values[self._epilogue.mutation_values + output.position]
+                if output.direct:
+                    return value
+            case InputAlias(earlier=True):
+                assert self._earlier is not None, "what is written is written before outputs are built"
+                return self._earlier[number]
+            case InputAlias() as output:
+                value = self._kept[output.input]
+                if output.identical:
+                    return value
+            case SameAs(output=other):
+                return self._output(other, values)
+            case Constant(value=constant):
+                return constant
+        value = _replay(output.chain, value, self._sizes, output.making)
+        _count(value, output.version)
+        return value
 
 
 def inference_callable(compiled: Boxed, metadata: FunctionMetadata, *, tracks: bool) -> Boxed:

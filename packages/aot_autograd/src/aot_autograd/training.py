@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from aot_autograd.connections import Connections
     from aot_autograd.metadata import FunctionMetadata
     from aot_autograd.partition import Saved
-    from aot_autograd.runtime import Boxed, Sizes
+    from aot_autograd.runtime import Boxed, Building, Sizes
 
 Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
 
@@ -126,6 +126,18 @@ def training_callable(compiled: Compiled) -> Boxed:
         finally:
             set_grad_enabled(False)
 
+    with_points = bool(metadata.points)
+
+    def tracked_with_points(args: list[Any], sizes: Sizes | None, building: Building) -> Any:
+        transforms = transforms_active()
+        of_now = nodes.apply_in_transforms if transforms else nodes.apply
+        restored: Any = nullcontext()
+        if saved_tensor_hooks() is not None:
+            of_now = nodes.apply_in_transforms if transforms else nodes.apply_with_hooks
+            restored = layouts_restored()
+        with restored, torch.enable_grad():
+            return of_now(args, sizes, *differentiable(args), building=building)
+
     if _native.node is not None:
         tracked = _native.node.Call(
             apply,
@@ -144,10 +156,15 @@ def training_callable(compiled: Compiled) -> Boxed:
             args[:] = [
                 args[position] if position >= 0 else bases[-1 - position] for position in selection
             ]
-        values = tracked(args, sizes)
-        if epilogue is None or kept is None:
-            return values
-        results = epilogue(kept, values, sizes)
+        if with_points:
+            building = epilogue.begun(kept, sizes)
+            values = tracked_with_points(args, sizes, building)
+            results = building.finish(values)
+        else:
+            values = tracked(args, sizes)
+            if epilogue is None or kept is None:
+                return values
+            results = epilogue(kept, values, sizes)
         if beside:
             nodes.note(values, [results[n] if n >= 0 else kept[-1 - n] for n in beside])
         return results
