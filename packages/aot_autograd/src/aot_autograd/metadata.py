@@ -61,6 +61,7 @@ class InputAlias:
 
     `-1 - k` means the k-th shared storage. `version` is the count of a severed alias's own counter. `earlier`: it was
     made before the input, itself a view, was written: its history is that of the input's base then, not the input's.
+    `of`: the output, a view by the beginning of the chain, that it was made from, where autograd knows it so.
     """
 
     input: int
@@ -69,6 +70,7 @@ class InputAlias:
     identical: bool
     version: int = 0
     earlier: bool = False
+    of: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class GraphOutput:
     """The output is value number `position` of the graph's user values, or lies on its memory.
 
     `direct`: it is that value itself; otherwise it is made from it by `chain` (an empty chain is
-    another tensor on the same memory, such as `detach` gives). `version` as in `InputAlias`.
+    another tensor on the same memory, such as `detach` gives). `version` and `of` as in `InputAlias`.
     """
 
     position: int
@@ -84,6 +86,7 @@ class GraphOutput:
     making: Making
     direct: bool
     version: int = 0
+    of: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

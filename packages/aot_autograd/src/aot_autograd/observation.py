@@ -88,6 +88,7 @@ class Observation:
         self._observe_mutations()
         self._observe_outputs(outputs)
         self._observe_beside(outputs)
+        self._observe_views_of_views()
         self._refuse_history_of_detached()
 
     def _observe_beside(self, outputs: Sequence[Any]) -> None:
@@ -106,6 +107,34 @@ class Observation:
             for mutation in self.mutations:
                 if mutation.input == position and mutation.through_autograd:
                     self.beside[-1 - position] = argument
+
+    def _observe_views_of_views(self) -> None:
+        """Let a view be made from another that is returned, where autograd has that between it and its base."""
+        views = [key for key in self.beside if key >= 0]
+        for key in views:
+            of, longest = None, -1
+            for other in views:
+                length = self._length_of_beginning(other, key)
+                if length > longest and is_view_by_autograd(self.beside[key], self.beside[other]):
+                    of, longest = other, length
+            if of is not None:
+                self.outputs[key] = replace(self.outputs[key], of=of)  # type: ignore[call-arg] # views have it
+
+    def _length_of_beginning(self, one: int, other: int) -> int:
+        """The length of an output's views, if those of another begin with them; else -1."""
+        first, second = self.outputs[one], self.outputs[other]
+        match first, second:
+            case GraphOutput(position=place), GraphOutput(position=same):
+                pass
+            case InputAlias(input=place, earlier=False), InputAlias(input=same, earlier=False):
+                pass
+            case _:
+                return -1
+        chain = first.chain
+        if place != same or first.making != "view" or second.making != "view":
+            return -1
+        begins = len(chain) < len(second.chain) and second.chain[: len(chain)] == chain
+        return len(chain) if begins else -1
 
     def made_alike(self) -> tuple[int, ...]:
         """Those of `beside` that the runtime makes as autograd has them here, so that they can be on ways."""

@@ -293,10 +293,7 @@ class Building:
         output: Any = self._epilogue.metadata.outputs[key]
         if isinstance(output, InputAlias):
             self._write(output.input, values)
-            base = self._kept[output.input]
-        else:
-            base = values[self._epilogue.mutation_values + output.position]
-        return self._output(key, values), base
+        return self._output(key, values), self._base(output, values)
 
     def finish(self, values: Any) -> tuple[Any, ...]:
         """All outputs, when all writes are done."""
@@ -336,25 +333,31 @@ class Building:
         return self._made[number]
 
     def _built(self, number: int, values: Any) -> Any:
-        match self._epilogue.metadata.outputs[number]:
-            case GraphOutput() as output:
-                value = values[self._epilogue.mutation_values + output.position]
-                if output.direct:
-                    return value
+        output = self._epilogue.metadata.outputs[number]
+        match output:
+            case GraphOutput(direct=True) | InputAlias(identical=True):
+                return self._base(output, values)
             case InputAlias(earlier=True):
                 assert self._earlier is not None, "what is written is written before outputs are built"
                 return self._earlier[number]
-            case InputAlias() as output:
-                value = self._kept[output.input]
-                if output.identical:
-                    return value
             case SameAs(output=other):
                 return self._output(other, values)
             case Constant(value=constant):
                 return constant
-        value = _replay(output.chain, value, self._sizes, output.making)
+        chain = output.chain
+        if output.of is not None:
+            chain = chain[len(self._epilogue.metadata.outputs[output.of].chain) :]  # type: ignore[union-attr] # a view
+        value = _replay(chain, self._base(output, values), self._sizes, output.making)
         _count(value, output.version)
         return value
+
+    def _base(self, output: GraphOutput | InputAlias, values: Any) -> Any:
+        """What an output is made from."""
+        if output.of is not None:
+            return self._output(output.of, values)
+        if isinstance(output, InputAlias):
+            return self._kept[output.input]
+        return values[self._epilogue.mutation_values + output.position]
 
 
 def inference_callable(compiled: Boxed, metadata: FunctionMetadata, *, tracks: bool) -> Boxed:
