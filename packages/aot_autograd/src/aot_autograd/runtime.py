@@ -10,7 +10,7 @@ wrapper. Invariant: nothing here looks at shapes; everything was decided when th
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -302,6 +302,8 @@ class Building:
             set_grad_enabled(True)
             self._write(None, values)
             results = tuple([self._output(n, values) for n in range(len(metadata.outputs))])
+            if metadata.shared:
+                self._look_at_histories()
             for mutation in metadata.mutations:
                 if mutation.detached and not mutation.through_autograd:
                     self._kept[mutation.input].detach_()
@@ -326,6 +328,16 @@ class Building:
             if mutation.layout:
                 _change_layout(mutation, target, self._sizes)
         set_grad_enabled(True)
+
+    def _look_at_histories(self) -> None:
+        """Let returned members of a storage that was written as a whole have their new history at once.
+
+        Autograd gives it to a view when it is looked at, and loses what a tensor that was not looked at retains.
+        """
+        for output in self._epilogue.metadata.outputs:
+            if isinstance(output, InputAlias) and output.identical:
+                with suppress(RuntimeError):  # it was made under no_grad: whoever looks at it is told
+                    _ = self._kept[output.input].grad_fn
 
     def _output(self, number: int, values: Any) -> Any:
         if number not in self._made:
