@@ -251,3 +251,366 @@ def test_drawn(program):
     except REFUSED:
         return
     assert found is None, program
+
+
+def view_of_an_argument(x):
+    view = x.t()
+    return view, view.exp().sum()
+
+
+def view_of_a_result(x):
+    made = x.sin()
+    view = made[1:]
+    return view, made, view.exp().sum()
+
+
+def view_of_what_is_hidden(x):
+    view = x.sin()[1:]
+    return view, view.exp().sum()
+
+
+def view_of_a_view(x):
+    made = x.sin()
+    view = made[1:]
+    narrow = view[:, 1:]
+    return narrow, view, made, narrow.exp().sum()
+
+
+def one_of_several(x):
+    first, second = x.sin().split([1, 2])
+    return first, second, (first.sum() * second).sum()
+
+
+def returned_twice(x):
+    view = x.sin()[1:]
+    return view, view, view.exp().sum()
+
+
+def written(x):
+    x.mul_(2)
+    return x.exp()
+
+
+def view_of_what_is_written(x):
+    x.sin_()
+    view = x[1:]
+    return view, view.exp().sum()
+
+
+def written_from_a_view(x, y):
+    view = x[1:]
+    y.mul_(view.sum())
+    return view, y.exp().sum()
+
+
+def base_written_later(x):
+    made = x.sin()
+    view = made[1:]
+    total = view.sum()
+    made.mul_(3)
+    return view, made, total, view.exp().sum()
+
+
+def inside_of_no_grad(x):
+    made = x.sin()
+    with torch.no_grad():
+        other = made[1:]
+    view = made[1:]
+    return view, other, view.detach(), view.exp().sum()
+
+
+def strided(x):
+    made = x * 2
+    view = made.as_strided((2, 2), (3, 1), 1)
+    return view, view.exp().sum()
+
+
+def results_and_views(x):
+    """A way that goes by a view, a result, and a view of that again."""
+    first = x.sin()
+    view = first[1:]
+    second = view.exp()
+    other = second.t()
+    return first, view, second, other, (other * 2).sum()
+
+
+FUNCTIONS = [
+    view_of_an_argument,
+    view_of_a_result,
+    view_of_what_is_hidden,
+    view_of_a_view,
+    one_of_several,
+    returned_twice,
+    written,
+    view_of_what_is_written,
+    written_from_a_view,
+    base_written_later,
+    inside_of_no_grad,
+    strided,
+    results_and_views,
+]
+
+
+def arguments_of(function, leaf):
+    torch.manual_seed(0)
+    leaves = [torch.randn(3, 3, requires_grad=True) for _ in range(function.__code__.co_argcount)]
+    return leaves, leaves if leaf else [one * 1 for one in leaves]
+
+
+def seen_by(called, function, how, leaf):
+    """What somebody who looks in one way at all there is sees of a backward of the last result."""
+    leaves, arguments = arguments_of(function, leaf)
+    results = called(*arguments)
+    results = results if isinstance(results, tuple) else (results,)
+    tensors, told = looked_at(results, arguments), []
+    loss = results[-1].sum()
+    if how == "asked for":
+        told.append(torch.autograd.grad(loss, tensors, allow_unused=True, retain_graph=True))
+        for one in tensors:
+            told.append(torch.autograd.grad(loss, one, allow_unused=True, retain_graph=True))
+    elif how == "inputs":
+        loss.backward(inputs=tensors)
+    else:
+        for number, one in enumerate(tensors):
+            watch(one, how, lambda g, n=number: told.append((n, value_of(g))))
+        loss.backward()
+    told.sort(key=lambda one: one[0] if isinstance(one[0], int) else -1)  # an order for each tensor
+    return told, [one.grad for one in leaves], [one.grad for one in tensors if one.retains_grad]
+
+
+@pytest.mark.parametrize("leaf", [True, False])
+@pytest.mark.parametrize(
+    "how", ["hook", "doubling", "retain", "prehook", "posthook", "asked for", "inputs"]
+)
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_each_way_to_look(function, how, leaf):
+    if leaf and function in (written, view_of_what_is_written, written_from_a_view):
+        return  # autograd refuses to write leaves
+    ours = seen_by(compiled(function), function, how, leaf)
+    assert_same(ours, seen_by(function, function, how, leaf))
+
+
+class Counted:
+    """A compiler whose backwards count: `ran` holds the number of gradients of each run."""
+
+    def __init__(self):
+        self.ran = []
+
+    def __call__(self, graph, _):
+        run = aot_autograd.make_boxed_func(graph.forward)
+
+        def counting(values):
+            found = run(values)
+            self.ran.append(len(found))
+            return found
+
+        counting.boxed = True
+        return counting
+
+    def compiled(self, function):
+        return aot_autograd.aot_function(
+            function, lambda graph, _: aot_autograd.make_boxed_func(graph.forward), self
+        )
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_where_nobody_looks_one_backward_runs(function):
+    counted = Counted()
+    _, arguments = arguments_of(function, leaf=False)
+    results = counted.compiled(function)(*arguments)
+    (results if isinstance(results, tuple) else (results,))[-1].sum().backward()
+    assert len(counted.ran) == 1
+    assert counted.ran[0] == len(arguments)
+
+
+def test_hooks_of_a_view_that_is_gone():
+    def run(called):
+        _, (x,) = arguments_of(view_of_a_result, leaf=True)
+        seen = []
+        view, _, loss = called(x)
+        view.register_hook(lambda gradient: seen.append(gradient) or gradient * 2)
+        watched = weakref.ref(view)
+        del view
+        assert watched() is None
+        loss.backward()
+        return seen, x.grad
+
+    assert_same(run(compiled(view_of_a_result)), run(view_of_a_result))
+
+
+def test_a_hook_that_was_taken_away():
+    counted = Counted()
+    _, (x,) = arguments_of(view_of_a_result, leaf=True)
+    view, _, loss = counted.compiled(view_of_a_result)(x)
+    view.register_hook(lambda gradient: gradient * 2).remove()
+    view.grad_fn.register_hook(lambda *_: None).remove()
+    loss.backward()
+    assert counted.ran == [1]
+
+
+def test_a_hook_behind_a_view():
+    """At a node between a view and what it is a view of."""
+
+    def run(called):
+        _, (x,) = arguments_of(view_of_an_argument, leaf=True)
+        view, loss = called(x)
+        seen = []
+        view.grad_fn.next_functions[0][0].register_prehook(lambda gradients: seen.extend(gradients))
+        loss.backward()
+        return seen, x.grad
+
+    def function(x):
+        view = (x * 1).t()[1:]
+        return view, view.exp().sum()
+
+    assert_same(run(compiled(function)), run(function))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_the_base_is_written_after_the_call(first):
+    """The view has a new history then; hooks from before stand at the old one, later ones at the new one."""
+
+    def run(called):
+        _, (x,) = arguments_of(view_of_a_result, leaf=True)
+        seen = []
+        view, made, loss = called(x)
+        if first:
+            view.register_hook(lambda gradient: seen.append(("before", value_of(gradient))))
+        made.mul_(2)
+        assert view.grad_fn is not None
+        view.register_hook(lambda gradient: seen.append(("after", value_of(gradient))))
+        loss.backward(retain_graph=True)
+        view.sum().backward()
+        return seen, x.grad
+
+    def function(x):
+        made = x * 2
+        view = made[1:]
+        return view, made, (view + 1).sum()
+
+    ours, eager = run(compiled(function)), run(function)
+    assert [name for name, _ in ours[0]] == [name for name, _ in eager[0]]
+    assert_same([one for _, one in ours[0]], [one for _, one in eager[0]])
+    assert_same(ours[1], eager[1])
+
+
+def test_one_part_after_the_other():
+    """`grad(loss, view)` frees what is between them alone; what is behind the view can still be differentiated."""
+
+    def run(called):
+        _, (x,) = arguments_of(view_of_a_result, leaf=True)
+        view, _, loss = called(x)
+        (at_view,) = torch.autograd.grad(loss, view)
+        view.backward(at_view)
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            loss.backward()
+        return at_view, x.grad
+
+    assert_same(run(compiled(view_of_a_result)), run(view_of_a_result))
+
+
+def test_hooks_of_saved_tensors_and_checkpoints():
+    def with_hooks(called):
+        _, (x,) = arguments_of(results_and_views, leaf=True)
+        with torch.autograd.graph.saved_tensors_hooks(torch.clone, lambda tensor: tensor):
+            results = called(x)
+        results[3].retain_grad()
+        results[-1].backward()
+        return results[3].grad, x.grad
+
+    def with_checkpoint(called):
+        _, (x,) = arguments_of(results_and_views, leaf=True)
+        results = checkpoint(called, x, use_reentrant=False)
+        results[1].retain_grad()
+        results[-1].backward()
+        return results[1].grad, x.grad
+
+    for run in (with_hooks, with_checkpoint):
+        assert_same(run(compiled(results_and_views)), run(results_and_views))
+
+
+def test_the_gradient_at_a_view_is_differentiated():
+    def run(called):
+        _, (x,) = arguments_of(view_of_a_result, leaf=True)
+        view, _, loss = called(x)
+        (at_view,) = torch.autograd.grad(loss, view, create_graph=True)
+        (at_view.square().sum() * 3 + loss).backward()
+        return at_view, x.grad
+
+    assert_same(run(compiled(view_of_a_result)), run(view_of_a_result))
+
+
+def test_what_second_derivatives_bring_a_view_is_told_of():
+    _, (x,) = arguments_of(view_of_a_result, leaf=True)
+    view, _, loss = compiled(view_of_a_result)(x)
+    view.retain_grad()
+    with pytest.warns(aot_autograd.FirstDerivativeOnly):
+        torch.autograd.grad(loss, x, create_graph=True)
+
+
+def test_many_gradients_at_a_view():
+    def run(called):
+        _, (x,) = arguments_of(view_of_a_view, leaf=True)
+        narrow, view, made, _ = called(x)
+        many = torch.eye(4).view(4, 2, 2)
+        return torch.autograd.grad(narrow, [view, made, x], many, is_grads_batched=True)
+
+    assert_same(run(compiled(view_of_a_view)), run(view_of_a_view))
+
+    def function(x):
+        view = x.sin()[1:]
+        return view, view.exp()
+
+    def of_a_result(called):
+        _, (x,) = arguments_of(function, leaf=True)
+        view, result = called(x)
+        many = torch.eye(6).view(6, 2, 3)
+        return torch.autograd.grad(result, [view, x], many, is_grads_batched=True)
+
+    assert_same(of_a_result(compiled(function)), of_a_result(function))
+
+
+def test_two_threads_look():
+    _, (x,) = arguments_of(view_of_a_result, leaf=True)
+    view, _, loss = compiled(view_of_a_result)(x)
+    (expected,) = torch.autograd.grad(loss, view, retain_graph=True)
+    failures = []
+
+    def look(factor):
+        for _ in range(50):
+            (found,) = torch.autograd.grad(loss * factor, view, retain_graph=True)
+            if not torch.allclose(found, expected * factor):
+                failures.append(found)
+
+    threads = [threading.Thread(target=look, args=(factor,)) for factor in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_a_call_is_freed():
+    """Neither a view nor who looks at it keeps the call alive."""
+    _, (x,) = arguments_of(results_and_views, leaf=True)
+    results = compiled(results_and_views)(x)
+    results[1].register_hook(lambda gradient: gradient)
+    alive = [weakref.ref(one.grad_fn) for one in results if not one._is_view()]
+    assert alive
+    del results
+    assert not any(one() for one in alive)
+
+
+def test_a_sparse_gradient_at_a_view_is_told_of():
+    """It is no tensor of a graph: the gradient of the weight alone is eager's."""
+
+    def function(weight, rows):
+        view = weight.view_as(weight)
+        return view, torch.nn.functional.embedding(rows, view, sparse=True).sum()
+
+    weight = torch.randn(4, 3, requires_grad=True)
+    view, loss = compiled(function)(weight, torch.tensor([1, 2]))
+    view.retain_grad()
+    with pytest.warns(aot_autograd.IncompleteGradient):
+        loss.backward()
+    assert weight.grad.is_sparse

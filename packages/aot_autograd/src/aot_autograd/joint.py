@@ -33,7 +33,7 @@ from aot_autograd.metadata import FunctionMetadata
 from aot_autograd.observation import Observation
 from aot_autograd.recording import DRAW_SEED, RecordingContext
 from aot_autograd.sizes import symbol_of
-from aot_autograd.sparse import SparseOf, sparse_nodes
+from aot_autograd.sparse import SparseOf, is_sparse, sparse_nodes
 from aot_autograd.subclasses import MadeOf, is_wrapper, take_apart
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta
 
@@ -406,7 +406,7 @@ def _each_its_own(context: RecordingContext, points: Sequence[FakeTensor]) -> It
     """
 
     def alias(gradient: Any) -> Any:
-        if not isinstance(gradient, FakeTensor):
+        if not isinstance(gradient, FakeTensor) or is_sparse(context, gradient):
             return None
         made = context.record(torch.ops.aten.alias.default, (gradient,), {}, impure=True)
         made.record.node.impure = False
