@@ -102,7 +102,9 @@ def programs(draw):
     count = 3 + len(instructions)
     returned = draw(st.lists(st.integers(0, count - 1), min_size=2, max_size=5))
     some = st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True)
-    looks = st.sampled_from(["hook", "doubling", "retain", "prehook", "posthook", "dropped", "behind"])
+    looks = st.sampled_from(
+        ["hook", "doubling", "retain", "prehook", "posthook", "dropped", "behind"]
+    )
     watched = draw(st.lists(st.tuples(st.integers(0, 7), looks), max_size=3))
     ways = st.sampled_from(["backward", "backward", "grad", "inputs", "grad of both"])
     steps = draw(st.lists(st.tuples(ways, some, some, st.booleans()), min_size=1, max_size=3))
@@ -121,7 +123,9 @@ def watch(one, how, tell):
         number = one.output_nr
         one.grad_fn.register_prehook(lambda gradients: tell(gradients[number]))
     elif how == "posthook":
-        one.grad_fn.register_hook(lambda *_: tell(None))  # of another node: a view's own, or a write's
+        one.grad_fn.register_hook(
+            lambda *_: tell(None)
+        )  # of another node: a view's own, or a write's
     elif how == "behind":
         one.grad_fn.next_functions[0][0].register_hook(lambda *_: tell(None))
 
@@ -171,8 +175,8 @@ def left_by(program, compile_function):
     totals = [(one * weight).sum() for one, weight in zip(tensors, weights, strict=True)]
     told, found = {}, []
     del results, inputs
-    for number, how in program.watched:
-        number %= len(tensors)
+    for drawn, how in program.watched:
+        number = drawn % len(tensors)
         if tensors[number] is None:
             continue
         watch(
@@ -366,8 +370,9 @@ def seen_by(called, function, how, leaf):
     loss = results[-1].sum()
     if how == "asked for":
         told.append(torch.autograd.grad(loss, tensors, allow_unused=True, retain_graph=True))
-        for one in tensors:
-            told.append(torch.autograd.grad(loss, one, allow_unused=True, retain_graph=True))
+        told += [
+            torch.autograd.grad(loss, one, allow_unused=True, retain_graph=True) for one in tensors
+        ]
     elif how == "inputs":
         loss.backward(inputs=tensors)
     else:
@@ -455,7 +460,7 @@ def test_a_hook_behind_a_view():
         _, (x,) = arguments_of(view_of_an_argument, leaf=True)
         view, loss = called(x)
         seen = []
-        view.grad_fn.next_functions[0][0].register_prehook(lambda gradients: seen.extend(gradients))
+        view.grad_fn.next_functions[0][0].register_prehook(seen.extend)
         loss.backward()
         return seen, x.grad
 
@@ -605,7 +610,7 @@ def test_a_sparse_gradient_at_a_view_is_told_of():
     """It is no tensor of a graph: the gradient of the weight alone is eager's."""
 
     def function(weight, rows):
-        view = weight.view_as(weight)
+        view = torch.ops.aten.alias(weight)
         return view, torch.nn.functional.embedding(rows, view, sparse=True).sum()
 
     weight = torch.randn(4, 3, requires_grad=True)

@@ -304,7 +304,10 @@ class _Behind:
 
 
 def _connected(
-    observation: Observation, targets: Sequence[FakeTensor], wanted: Sequence[Any], points: Sequence[int]
+    observation: Observation,
+    targets: Sequence[FakeTensor],
+    wanted: Sequence[Any],
+    points: Sequence[int],
 ) -> _Behind:
     """What is behind the targets, with those of these points that one leads to."""
     tensors = observation.beside
@@ -382,16 +385,21 @@ def _with_arriving(
     gradients: Sequence[Any],
 ) -> _Behind:
     """The same with the nodes of what arrives; at points whose gradient is no single tensor no backward ends."""
-    if behind.found is None:
+    found = behind.found
+    if found is None:
         return behind
-    at = dict(zip(behind.found.interior, gradients[len(wanted) :], strict=True))
+    at = dict(zip(found.interior, gradients[len(wanted) :], strict=True))
     by_key = {key: at[number] for number, key in enumerate(behind.points, len(targets))}
-    kept = [key for key, one in by_key.items() if one is None or _nodes_of_gradient(context, one)[0] is None]
+    kept = [
+        key
+        for key, one in by_key.items()
+        if one is None or _nodes_of_gradient(context, one)[0] is None
+    ]
     if len(kept) < len(by_key):
         behind = _connected(observation, targets, wanted, kept)
-        assert behind.found is not None, "there are connections"
+        found = behind.found or found
     arriving = []
-    for number in behind.found.interior:
+    for number in found.interior:
         of_result = number < len(targets)
         one = at.get(number) if of_result else by_key[behind.points[number - len(targets)]]
         arriving.append(_node_arriving(context, one))

@@ -29,9 +29,7 @@ import torch
 
 from aot_autograd import _native
 from aot_autograd._torch import (
-    answer_at_once,
     apply_without_transforms,
-    call_backward_directly,
     current_backward,
     edge_of_leaf,
     keeps_graph,
@@ -41,6 +39,7 @@ from aot_autograd._torch import (
 from aot_autograd.batched import AskedOnce, is_wanted
 from aot_autograd.connections import bits_of, first_of, nodes_of_inputs, with_the_first
 from aot_autograd.points import Points, Watched
+from aot_autograd.steps import Steps, functions_of_nodes
 from aot_autograd.stowed import Stowed
 from aot_autograd.told import Told
 
@@ -137,8 +136,8 @@ class Nodes:
         made = self._in_c()
         self._call: type[_Call] = _Call if made is None else _CallInC
         self.running: type[_Running] = _Running if made is None else _RunningInC
-        steps = _Steps() if made is None else made
-        self._of_inputs, self._of_results = _functions(kind, steps)
+        steps = Steps() if made is None else made
+        self._of_inputs, self._of_results = functions_of_nodes(kind, steps)
         self._direct = (
             apply_without_transforms(self._of_inputs),
             apply_without_transforms(self._of_results),
@@ -233,7 +232,7 @@ class Nodes:
     def _made(
         self,
         applies: Sequence[Any],
-        call: _OfCall,
+        call: OfCall,
         values: list[Any],
         inputs: Sequence[Any],
         building: Building | None,
@@ -292,7 +291,7 @@ class Nodes:
         return found
 
 
-class _OfCall:
+class OfCall:
     """What the nodes of one call share.
 
     Attributes:
@@ -484,7 +483,7 @@ _OF_BACKWARD = ("asked",)
 """Fields that are in Python in both forms: what is rare."""
 
 
-class _Call(_OfCall):
+class _Call(OfCall):
     """The same, with its fields in Python."""
 
     __slots__ = (
@@ -548,7 +547,7 @@ class _OfBackward:
     if not TYPE_CHECKING:
         __slots__ = ()
 
-    call: _OfCall
+    call: OfCall
     number: int
     arrived: int
     fresh: int
@@ -689,7 +688,7 @@ class _Running(_OfBackward):
         *_OF_BACKWARD,
     )
 
-    def __init__(self, call: _OfCall, number: int, values: int, lock: Any) -> None:
+    def __init__(self, call: OfCall, number: int, values: int, lock: Any) -> None:
         self.call = call
         self.number = number
         self.arrived = 0
@@ -705,7 +704,7 @@ class _Running(_OfBackward):
 _CallInC: Any = None
 _RunningInC: Any = None
 if _native.node is not None:  # the same, with their fields in C
-    _CallInC = type("_Call", (_OfCall, _native.node.CallFields), {"__slots__": _OF_CALL})
+    _CallInC = type("_Call", (OfCall, _native.node.CallFields), {"__slots__": _OF_CALL})
     _RunningInC = type(
         "_Running", (_OfBackward, _native.node.RunningFields), {"__slots__": _OF_BACKWARD}
     )
@@ -725,119 +724,3 @@ def _add(sums: dict[int, Any], keys: Iterable[int], gradients: Iterable[Any]) ->
         if gradient is not None:
             before = sums.get(key)
             sums[key] = gradient if before is None else before + gradient
-
-
-class _Hookable:
-    """Part of a result's context: notes hooks of the node and of the result, which see the gradient that arrives."""
-
-    __slots__ = ()
-
-    call: _OfCall
-    number: int
-
-    def _register_hook_dict(self, tensor: torch.Tensor) -> None:
-        """As autograd has it: from now on it calls what is in the tensor's dict of hooks."""
-        call = self.call
-        with call.nodes.lock:
-            call.hooks = {**(call.hooks or {}), self.number: tensor._backward_hooks}
-        super()._register_hook_dict(tensor)  # type: ignore[misc] # of the node's class
-
-    def register_prehook(self, hook: Callable[..., Any]) -> Any:
-        """As autograd has it."""
-        self.call.hooked |= 1 << self.number
-        return super().register_prehook(hook)  # type: ignore[misc] # of the node's class
-
-    def register_hook(self, hook: Callable[..., Any]) -> Any:
-        """As autograd has it."""
-        self.call.hooked |= 1 << self.number
-        return super().register_hook(hook)  # type: ignore[misc] # of the node's class
-
-
-class _Steps:
-    """What runs in the nodes: the Python form."""
-
-    __slots__ = ()
-
-    @staticmethod
-    def inputs_forward(ctx: Any, number: int, token: torch.Tensor, *_inputs: Any) -> torch.Tensor:
-        """The token."""
-        ctx.number = number  # a ticket is never absent
-        return token.detach()
-
-    @staticmethod
-    def inputs_backward(ctx: Any, ticket: Any) -> Any:
-        """Their gradients."""
-        running = ticket.running
-        return None, None, *running.take(running.call.nodes.inputs[ctx.number])
-
-    @staticmethod
-    def results_forward(
-        ctx: Any, call: _OfCall, number: int, value: list[torch.Tensor], *_edges: Any
-    ) -> torch.Tensor:
-        """The result, as a tensor that only its memory and version connects with the whole call's."""
-        ctx.set_materialize_grads(False)
-        ctx.number = number
-        ctx.call = call
-        call.results[number] = ref(ctx)
-        if number == call.nodes.first:
-            ctx.held = {}
-        return value[0].detach()
-
-    @staticmethod
-    def results_backward(ctx: Any, gradient: Any) -> Any:
-        """A ticket for each inputs' node that has none yet."""
-        call, number = ctx.call, ctx.number
-        running = call.of_now()
-        running.arrive(number, gradient)
-        sent = running.sent(number)
-        nodes = call.nodes
-        if number in nodes.alone:
-            return None, None, None, None
-        edges = nodes.edges[number]
-        tickets: list[Any] = [None] * len(edges)
-        ticket = None
-        for place, at in enumerate(edges):
-            if not running.ticketed >> at & 1:
-                running.ticketed |= 1 << at
-                if ticket is None:
-                    ticket = nodes.token.detach()
-                    ticket.running = running
-                tickets[place] = ticket
-        if sent:
-            sent.append(None)
-        if number == nodes.first:
-            ctx.held.pop(running.number, None)
-            return None, None, None, *tickets, *sent, *running.take(nodes.own_inputs)
-        if nodes.leading_to_first >> number & 1:
-            running.hold()
-        return None, None, None, *tickets, *sent
-
-
-def _functions(
-    kind: type, steps: Any
-) -> tuple[type[torch.autograd.Function], type[torch.autograd.Function]]:
-    """The autograd functions of inputs' and of results' nodes of one graph."""
-
-    class CompiledInputs(torch.autograd.Function, metaclass=kind):  # type: ignore[metaclass] # chosen by the caller
-        """Inputs that the same results lead to -> a token, which those results are made from."""
-
-        forward = staticmethod(steps.inputs_forward)
-        backward = staticmethod(steps.inputs_backward)
-        setup_context = staticmethod(torch.autograd.Function.setup_context)
-        clear_saved_tensors_on_access = False
-        boxed_grads_call = False
-
-    class CompiledResult(torch.autograd.Function, metaclass=kind):  # type: ignore[metaclass] # chosen by the caller
-        """Tokens, and results that it is made of -> a result that leads to these and to the tokens' inputs."""
-
-        forward = staticmethod(steps.results_forward)
-        backward = staticmethod(steps.results_backward)
-        setup_context = staticmethod(torch.autograd.Function.setup_context)
-        clear_saved_tensors_on_access = False
-        boxed_grads_call = False
-
-    call_backward_directly(CompiledInputs, "number")
-    call_backward_directly(CompiledResult, "number", "call", "held", bases=(_Hookable,))
-    answer_at_once(CompiledInputs)
-    answer_at_once(CompiledResult)
-    return CompiledInputs, CompiledResult

@@ -117,8 +117,9 @@ class Observation:
                 length = self._length_of_beginning(other, key)
                 if length > longest and is_view_by_autograd(self.beside[key], self.beside[other]):
                     of, longest = other, length
-            if of is not None:
-                self.outputs[key] = replace(self.outputs[key], of=of)  # type: ignore[call-arg] # views have it
+            view = self.outputs[key]
+            if of is not None and isinstance(view, (GraphOutput, InputAlias)):
+                self.outputs[key] = replace(view, of=of)
 
     def _length_of_beginning(self, one: int, other: int) -> int:
         """The length of an output's views, if those of another begin with them; else -1."""
@@ -156,10 +157,7 @@ class Observation:
                 base = self.values[len(self.mutation_values) + position].tensor
             case InputAlias(input=number, earlier=False) as output:
                 numbers = [n for n in self._initial if self.specs[n].position == number]
-                if numbers:
-                    base = self.arguments[numbers[0]]
-                else:
-                    base = tensor.record.storage.root
+                base = self.arguments[numbers[0]] if numbers else tensor.record.storage.root
             case _:
                 return False
         plain = output.making == "view" and all(step.grad_mode for step in output.chain)

@@ -16,7 +16,7 @@ from weakref import ref
 from aot_autograd.connections import bits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import torch
 

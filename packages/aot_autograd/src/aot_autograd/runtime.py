@@ -324,7 +324,9 @@ class Building:
             self._written.add(number)
             target = self._kept[mutation.input]
             set_grad_enabled(mutation.through_autograd)
-            _write(mutation, target, None if mutation.position is None else values[mutation.position])
+            _write(
+                mutation, target, None if mutation.position is None else values[mutation.position]
+            )
             if mutation.layout:
                 _change_layout(mutation, target, self._sizes)
         set_grad_enabled(True)
@@ -336,7 +338,9 @@ class Building:
         """
         for output in self._epilogue.metadata.outputs:
             if isinstance(output, InputAlias) and output.identical:
-                with suppress(RuntimeError):  # it was made under no_grad: whoever looks at it is told
+                with suppress(
+                    RuntimeError
+                ):  # it was made under no_grad: whoever looks at it is told
                     _ = self._kept[output.input].grad_fn
 
     def _output(self, number: int, values: Any) -> Any:
@@ -350,7 +354,9 @@ class Building:
             case GraphOutput(direct=True) | InputAlias(identical=True):
                 return self._base(output, values)
             case InputAlias(earlier=True):
-                assert self._earlier is not None, "what is written is written before outputs are built"
+                assert self._earlier is not None, (
+                    "what is written is written before outputs are built"
+                )
                 return self._earlier[number]
             case SameAs(output=other):
                 return self._output(other, values)

@@ -156,14 +156,14 @@ def training_callable(compiled: Compiled) -> Boxed:
             args[:] = [
                 args[position] if position >= 0 else bases[-1 - position] for position in selection
             ]
+        if epilogue is None or kept is None:
+            return tracked(args, sizes)
         if with_points:
             building = epilogue.begun(kept, sizes)
             values = tracked_with_points(args, sizes, building)
             results = building.finish(values)
         else:
             values = tracked(args, sizes)
-            if epilogue is None or kept is None:
-                return values
             results = epilogue(kept, values, sizes)
         if beside:
             nodes.note(values, [results[n] if n >= 0 else kept[-1 - n] for n in beside])
