@@ -164,6 +164,27 @@ def _change_layout(mutation: InputMutation, target: torch.Tensor, sizes: Sizes |
         step(target, sizes)
 
 
+def _change(
+    mutation: InputMutation, target: torch.Tensor, values: Any, sizes: Sizes | None
+) -> None:
+    """Make a change of an input, in the grad mode in which the program made it."""
+    set_grad_enabled(mutation.through_autograd)
+    _write(mutation, target, None if mutation.position is None else values[mutation.position])
+    if mutation.layout:
+        _change_layout(mutation, target, sizes)
+
+
+def look_at_histories(metadata: FunctionMetadata, kept: dict[int, Any]) -> None:
+    """Let returned members of a storage that was written as a whole have their new history at once.
+
+    Autograd gives it to a view when it is looked at, and loses what a tensor that was not looked at retains.
+    """
+    for output in metadata.outputs:
+        if isinstance(output, InputAlias) and output.identical:
+            with suppress(RuntimeError):  # it was made under no_grad: whoever looks at it is told
+                _ = kept[output.input].grad_fn
+
+
 def sizes_of_call(metadata: FunctionMetadata, args: list[Any]) -> Sizes | None:
     """The values of the symbols in this call; None for a graph without any."""
     if not metadata.symbols:
@@ -234,11 +255,12 @@ def needs_epilogue(metadata: FunctionMetadata) -> bool:
 class Epilogue:
     """Writes mutations and builds the user's outputs from the graph's values."""
 
-    __slots__ = ("earlier", "inputs", "metadata", "mutation_values")
+    __slots__ = ("_several_steps", "earlier", "inputs", "metadata", "mutation_values")
 
     def __init__(self, metadata: FunctionMetadata) -> None:
         self.metadata = metadata
         self.mutation_values = metadata.mutation_values
+        self._several_steps = any(getattr(one, "of", None) is not None for one in metadata.outputs)
         self.earlier = tuple(
             (number, output)
             for number, output in enumerate(metadata.outputs)
@@ -260,7 +282,47 @@ class Epilogue:
         self, kept: dict[int, Any], values: Any, sizes: Sizes | None = None
     ) -> tuple[Any, ...]:
         """Write the mutations, then build the outputs."""
-        return self.begun(kept, sizes).finish(values)
+        if self._several_steps:
+            return self.begun(kept, sizes).finish(values)
+        metadata = self.metadata
+        grad_mode = metadata.grad_mode
+        try:
+            set_grad_enabled(True)
+            made = {
+                number: _replay(output.chain, kept[output.input], sizes, output.making)
+                for number, output in self.earlier
+            }
+            for mutation in metadata.mutations:
+                _change(mutation, kept[mutation.input], values, sizes)
+            set_grad_enabled(True)
+            if metadata.shared:
+                look_at_histories(metadata, kept)
+            first = self.mutation_values
+            results: list[Any] = []
+            for number, output in enumerate(metadata.outputs):
+                match output:
+                    case GraphOutput():
+                        value = values[first + output.position]
+                        if not output.direct:
+                            value = _replay(output.chain, value, sizes, output.making)
+                            _count(value, output.version)
+                        results.append(value)
+                    case InputAlias():
+                        value = made[number] if output.earlier else kept[output.input]
+                        if not (output.identical or output.earlier):
+                            value = _replay(output.chain, value, sizes, output.making)
+                            _count(value, output.version)
+                        results.append(value)
+                    case SameAs():
+                        results.append(results[output.output])
+                    case Constant():
+                        results.append(output.value)
+            for mutation in metadata.mutations:
+                if mutation.detached and not mutation.through_autograd:
+                    kept[mutation.input].detach_()
+        finally:
+            set_grad_enabled(grad_mode)
+        return tuple(results)
 
     def begun(self, kept: dict[int, Any], sizes: Sizes | None = None) -> Building:
         """The epilogue of one call, for who makes some of it in between."""
@@ -268,7 +330,7 @@ class Epilogue:
 
 
 class Building:
-    """The epilogue of one call: writes each mutation once, and builds each output once.
+    """The epilogue of one call in steps: writes each mutation once, and builds each output once.
 
     A part may be made before the end, when the values that it is made of are there: an output is made after the
     writes into its base. Grad mode is on before and after each step.
@@ -303,7 +365,7 @@ class Building:
             self._write(None, values)
             results = tuple([self._output(n, values) for n in range(len(metadata.outputs))])
             if metadata.shared:
-                self._look_at_histories()
+                look_at_histories(metadata, self._kept)
             for mutation in metadata.mutations:
                 if mutation.detached and not mutation.through_autograd:
                     self._kept[mutation.input].detach_()
@@ -322,26 +384,8 @@ class Building:
             if number in self._written or position not in (None, mutation.input):
                 continue
             self._written.add(number)
-            target = self._kept[mutation.input]
-            set_grad_enabled(mutation.through_autograd)
-            _write(
-                mutation, target, None if mutation.position is None else values[mutation.position]
-            )
-            if mutation.layout:
-                _change_layout(mutation, target, self._sizes)
+            _change(mutation, self._kept[mutation.input], values, self._sizes)
         set_grad_enabled(True)
-
-    def _look_at_histories(self) -> None:
-        """Let returned members of a storage that was written as a whole have their new history at once.
-
-        Autograd gives it to a view when it is looked at, and loses what a tensor that was not looked at retains.
-        """
-        for output in self._epilogue.metadata.outputs:
-            if isinstance(output, InputAlias) and output.identical:
-                with suppress(
-                    RuntimeError
-                ):  # it was made under no_grad: whoever looks at it is told
-                    _ = self._kept[output.input].grad_fn
 
     def _output(self, number: int, values: Any) -> Any:
         if number not in self._made:
