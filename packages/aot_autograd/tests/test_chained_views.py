@@ -619,3 +619,19 @@ def test_a_sparse_gradient_at_a_view_is_told_of():
     with pytest.warns(aot_autograd.IncompleteGradient):
         loss.backward()
     assert weight.grad.is_sparse
+
+
+def test_arguments_in_one_memory_are_told_of():
+    """It is written as a whole, after the call."""
+
+    def function(first, second):
+        first.mul_(2)
+        return (first.exp() + second.sin()).sum()
+
+    whole = torch.randn(6, requires_grad=True) * 1
+    first, second = whole[:4], whole[2:]
+    loss = compiled(function)(first, second)
+    assert first.grad_fn is not None
+    first.retain_grad()
+    with pytest.warns(aot_autograd.IncompleteGradient):
+        loss.backward()

@@ -105,7 +105,10 @@ class Observation:
         for number in self._initial:
             argument, position = self.arguments[number], self.specs[number].position
             for mutation in self.mutations:
-                if mutation.input == position and mutation.through_autograd:
+                if not mutation.through_autograd or argument.grad_fn is None:
+                    continue
+                group = self._shared[-1 - mutation.input].members if mutation.input < 0 else ()
+                if mutation.input == position or position in group:
                     self.beside[-1 - position] = argument
 
     def _observe_views_of_views(self) -> None:

@@ -268,6 +268,7 @@ class Epilogue:
         )
         kept = {mutation.input for mutation in metadata.mutations}
         kept.update(out.input for out in metadata.outputs if isinstance(out, InputAlias))
+        kept.update(-1 - key for key in (*metadata.points, *metadata.beside) if key < 0)
         self.inputs = tuple(sorted(kept))
         """Flat inputs (or shared storages) that must stay alive until the epilogue."""
 
