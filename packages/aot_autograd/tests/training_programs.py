@@ -8,6 +8,7 @@ the inputs were made from, and of outputs. `wider_programs.py` adds operations, 
 
 import random
 import re
+import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -331,6 +332,8 @@ def watch(outputs, numbers):
     """Look at what arrives at outputs, by their bits: even ones retain it, a hook doubles it at the others."""
     for number, one in enumerate(outputs):
         if numbers >> number & 1:
+            # A view of what was written gets its history here; eager's own functions lose what they do, or crash.
+            assert one.grad_fn is not None
             if number % 2:
                 one.register_hook(lambda gradient: None if gradient is None else gradient * 2)
             else:
@@ -338,17 +341,18 @@ def watch(outputs, numbers):
 
 
 def watchable(program):
-    """The outputs, as bits, that are on eager's ways in ours too: neither views nor arguments."""
+    """The outputs, as bits, that can be looked at, and those of them that are neither views nor arguments."""
     inputs, made_from = make_inputs(program.inputs)
     with torch.set_grad_enabled(program.grad_mode):
         outputs = run_program(program, inputs)
     others = {id(one) for one in (*inputs, *made_from)}
-    found = 0
+    every = own = 0
     for number, one in enumerate(outputs):
-        made = isinstance(one, torch.Tensor) and one.requires_grad and not one.is_leaf
-        if made and id(one) not in others and not one._is_view():
-            found |= 1 << number
-    return found
+        if isinstance(one, torch.Tensor) and one.requires_grad and not one.is_leaf:
+            every |= 1 << number
+            if id(one) not in others and not one._is_view():
+                own |= 1 << number
+    return every, own
 
 
 def observed(function, program):
@@ -414,8 +418,21 @@ def by_aot(compiler):
 
 
 def difference(program, compile_function):
-    """What differs from eager, as text; empty where nothing does, None where the program is refused."""
-    program = replace(program, watched=program.watched and program.watched & watchable(program))
+    """What differs from eager, as text; empty where nothing does, None where the program is refused.
+
+    Views and arguments are not looked at where a warning says that it would be in vain.
+    """
+    every, own = watchable(program) if program.watched else (0, 0)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", aot_autograd.IncompleteGradient)
+        found = difference_of(replace(program, watched=program.watched & every), compile_function)
+    if found and any(issubclass(one.category, aot_autograd.IncompleteGradient) for one in told):
+        return difference_of(replace(program, watched=program.watched & own), compile_function)
+    return found
+
+
+def difference_of(program, compile_function):
+    """The same, with all that is looked at."""
     compiled = compile_function(lambda *inputs: run_program(program, inputs))
     state, numbers, grads = observed(lambda *inputs: run_program(program, inputs), program)
     try:

@@ -95,7 +95,7 @@ class Backwards:
         for absent, (made, kept) in (parts or {}).items():
             backward = self.known[absent] = Backward(deferred(made=made))
             backward.kept = kept
-        if self.everything <= 1:
+        if self.everything <= 1 and not self._interior:
             self.of(0)
             self._load = None  # there is no other set, and the graph is large
 
@@ -125,7 +125,7 @@ class Backwards:
     def _add(self, key: int) -> Backward:
         load = self._load
         assert load is not None, "a graph with one tangent has one backward"
-        if self.everything <= 1:
+        if self.everything <= 1 and not self._interior:
             made = Backward(self._deferred(load=load))
         else:
             results = key >> self.everything.bit_length()

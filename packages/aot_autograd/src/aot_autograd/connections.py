@@ -11,27 +11,43 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import torch
-
-__all__ = ["Connections", "bits_of", "connections", "nodes_of_inputs", "selected", "with_the_first"]
+__all__ = [
+    "Connections",
+    "bits_of",
+    "connections",
+    "edge_of",
+    "first_of",
+    "is_view_by_autograd",
+    "nodes_of_inputs",
+    "on_a_way",
+    "selected",
+    "with_the_first",
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Connections:
     """What is behind each result of a function.
 
+    A point is what the caller gets that is no value of the graph, but a view of one or of an argument, or an argument
+    that is written: real autograd makes it between the nodes of results. Points are numbered behind the results.
+
     Attributes:
         reached: For each result with a gradient its inputs, as bits.
-        made_of: For each the results that its history meets first on some way, as bits: the direct ones.
-        own: What a backward frees between it and these (or the inputs), as bits; things that the same results share
-            and that lead to the same are one.
-        kept: The same for all that is behind it.
-        leading: For each of these things the inputs and the results that it leads to, as bits.
-        order: The results in the order in which their nodes were made.
-        beside: For each the tensors on eager's ways from it that are made of the results after a call, as bits.
+        made_of: For each result, then for each point, the results and points that its history meets first on some
+            way, as bits: the direct ones.
+        own: For each of both what a backward frees between it and these (or the inputs), as bits; things that the same
+            results share and that lead to the same are one.
+        kept: For each result the same for all that is behind it.
+        leading: For each of these things the inputs, and the results and points, that it leads to, as bits.
+        order: Results and points in the order in which their nodes were made.
+        beside: For each result the tensors on eager's ways from it that are made after a call and are no points, as
+            bits.
     """
 
     reached: tuple[int, ...]
@@ -44,7 +60,7 @@ class Connections:
 
     @property
     def interior(self) -> tuple[int, ...]:
-        """The results that others are made of."""
+        """The results and points that others are made of."""
         return tuple(bits_of(_union(self.made_of)))
 
 
@@ -69,9 +85,28 @@ class _Behind:
     beside: int = 0
 
 
+def edge_of(tensor: torch.Tensor) -> tuple[Any, int]:
+    """Where what arrives at a tensor that is no leaf is summed up."""
+    return tensor.grad_fn, tensor.output_nr
+
+
+def is_view_by_autograd(view: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether nothing but torch's own nodes, each of one tensor, is between a view and what it is a view of."""
+    node, goal = view.grad_fn, edge_of(base)
+    while node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction):
+        following = [edge for edge in node.next_functions if edge[0] is not None]
+        if len(following) != 1:
+            return False
+        if following[0] == goal or getattr(following[0][0], "variable", None) is base:
+            return True
+        node = following[0][0]
+    return False
+
+
 def connections(
     targets: Sequence[torch.Tensor],
     leaves: Sequence[Any],
+    points: Sequence[torch.Tensor] = (),
     beside: Sequence[torch.Tensor] = (),
     standing: Mapping[int, Sequence[torch.Tensor]] | None = None,
 ) -> Connections:
@@ -80,25 +115,27 @@ def connections(
     Args:
         targets: The results with a gradient.
         leaves: In the place of each input a leaf, or the edge at which its gradient arrives.
-        beside: What the caller gets that is made of the results, or of arguments, after a call.
+        points: What the caller gets that is made of the results, or of arguments, between their nodes.
+        beside: The same for what is made after a call.
         standing: What leaves stand for, by their number: what leads there leads to the leaf, and no further.
     """
     numbers: dict[Any, int] = {}
     for number, leaf in enumerate(leaves):
         node = getattr(leaf, "node", None)
         numbers[id(leaf) if node is None else node] = 1 << number
-    roots: list[Any] = [target.grad_fn for target in targets]
+    roots: list[Any] = [one.grad_fn for one in (*targets, *points)]
     edges = {
-        (root, target.output_nr): 1 << number
-        for number, (root, target) in enumerate(zip(roots, targets, strict=True))
-        if root is not None
+        edge_of(target): 1 << number
+        for number, target in enumerate(targets)
+        if target.grad_fn is not None
     }
     leaves_standing = {
-        (one.grad_fn, one.output_nr): 1 << number
-        for number, ones in (standing or {}).items()
-        for one in ones
+        edge_of(one): 1 << number for number, ones in (standing or {}).items() for one in ones
     }
-    edges_beside = {(one.grad_fn, one.output_nr): 1 << number for number, one in enumerate(beside)}
+    # An argument that is written is made of the result that is its new value: both are one edge here.
+    twins = {edge_of(one): edges[edge_of(one)] for one in points if edge_of(one) in edges}
+    edges.update({edge_of(one): 1 << len(targets) + n for n, one in enumerate(points)})
+    edges_beside = {edge_of(one): 1 << number for number, one in enumerate(beside)}
     behind: dict[Any, _Behind] = {None: _Behind()}
     fields: dict[type, tuple[str, ...]] = {}
     leading: list[tuple[int, int]] = []
@@ -134,7 +171,7 @@ def connections(
                 kept |= also.kept
                 also_beside |= also.beside | edges_beside.get(edge, 0)
                 result = edges.get(edge, 0)
-                results |= also.results | result
+                results |= also.results | result | twins.get(edge, 0)
                 if result:
                     direct |= result
                 else:
@@ -146,22 +183,51 @@ def connections(
                 kept, own = kept | bit, own | bit
             behind[node] = _Behind(inputs, kept, own, direct, results, also_beside)
     found = [
-        behind[root] if stands_for is None else _Behind(inputs=stands_for)
-        for root, stands_for in (
-            (target.grad_fn, leaves_standing.get((target.grad_fn, target.output_nr)))
-            for target in targets
-        )
+        behind[one.grad_fn]
+        if edge_of(one) not in leaves_standing
+        else _Behind(inputs=leaves_standing[edge_of(one)])
+        for one in (*targets, *points)
     ]
+    for number, point in enumerate(points, len(targets)):
+        twin = twins.get(edge_of(point), 0)
+        if twin:
+            found[number] = replace(found[number], own=0, direct=twin)
+    count = len(targets)
     own_classes, kept_classes, leading_classes = _classes(found, leading)
     return Connections(
-        tuple([one.inputs for one in found]),
+        tuple([one.inputs for one in found[:count]]),
         tuple([one.direct for one in found]),
         own_classes,
-        kept_classes,
+        kept_classes[:count],
         leading_classes,
-        tuple(sorted(range(len(roots)), key=lambda number: _age(roots[number]))),
-        tuple([one.beside for one in found]),
+        _in_order(list(map(_age, roots)), [one.direct for one in found]),
+        tuple([one.beside for one in found[:count]]),
     )
+
+
+def _in_order(ages: Sequence[int], direct: Sequence[int]) -> tuple[int, ...]:
+    """By age, but each behind what it is made of: a view of what was written gets its node when somebody asks."""
+    order: dict[int, None] = {}
+
+    def add(number: int) -> None:
+        for one in sorted(bits_of(direct[number]), key=ages.__getitem__):
+            if one not in order:
+                add(one)
+        order[number] = None
+
+    for number in sorted(range(len(ages)), key=ages.__getitem__):
+        if number not in order:
+            add(number)
+    return tuple(order)
+
+
+def on_a_way(found: Connections) -> tuple[int, ...]:
+    """The points, numbered from the first one, that some result leads to."""
+    count, seen = len(found.reached), 0
+    for number in reversed(found.order):
+        if number < count or seen >> number & 1:
+            seen |= found.made_of[number]
+    return tuple(bits_of(seen >> count))
 
 
 def _classes(
@@ -216,7 +282,7 @@ def selected(found: Connections, inputs: Sequence[int]) -> Connections | None:
     everything = (1 << len(inputs)) - 1
     if _union(reached) != everything:
         return None
-    if len(reached) == 1 and reached[0] and not found.beside[0]:
+    if len(found.made_of) == 1 and reached[0] and not found.beside[0]:
         return None
     leading = tuple([(renumbered(mask), results) for mask, results in found.leading])
     return replace(found, reached=reached, leading=leading)
@@ -259,7 +325,7 @@ def with_the_first(
         The inputs of the others, their numbers for each result, the inputs of the first result's own node, and the
         results that lead to the first, as bits.
     """
-    first = found.order[0]
+    first = first_of(found)
     leading, alone = 0, 1 << first
     for number in found.order:  # what a result is made of is before it
         if found.made_of[number] & (leading | alone):
@@ -278,6 +344,11 @@ def with_the_first(
         tuple(own),
         leading if own else 0,
     )
+
+
+def first_of(found: Connections) -> int:
+    """The result whose node was made before those of the others."""
+    return next(number for number in found.order if number < len(found.reached))
 
 
 def _age(node: Any) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aot_autograd.connections import bits_of
+from aot_autograd.connections import bits_of, edge_of
 from aot_autograd.inputs import (
     Fresh,
     InputSpec,
@@ -86,7 +86,8 @@ class DoubleBackward:
         """The gradients of the differentiable inputs, with an autograd graph of their own.
 
         Where it ends at results (their bits), what arrives at each that others are made of is behind these: None
-        where it doesn't end. `results` are those that stand for what is computed again, one for each tangent or None.
+        where it doesn't end. `results` are those that stand for what is computed again, one for each tangent and
+        each point, or None.
         """
         there = tuple([tangent is not None for tangent in tangents])
         stand = tuple([number for number, one in enumerate(results) if one is not None])
@@ -157,7 +158,8 @@ class DoubleBackward:
             targets = [target for target, wanted in zip(results, there, strict=True) if wanted]
             # One for each edge of the first backward: an input without influence has none.
             wanted = [given[number] for number in self._metadata.differentiable]
-            stopped = {number: results[number] for number in bits_of(ends)}
+            edges = observation.edges(self._metadata.points)
+            stopped = {number: edges[number] for number in bits_of(ends)}
             gradients = with_standing(
                 [*wanted, *stopped.values()],
                 context,
@@ -171,9 +173,13 @@ class DoubleBackward:
                 ),
                 ends=list(stopped.values()),
             )
+            behind = {
+                edge_of(edges[number]): number for number in stand
+            }  # of two at one edge the point
             context.standing += [
-                Standing(argument, results[number])
+                Standing(argument, edges[number])
                 for argument, number in zip(given_results, stand, strict=True)
+                if behind[edge_of(edges[number])] == number
             ]
             arrived = dict(zip(stopped, gradients[len(wanted) :], strict=True))
             gradients = gradients[: len(wanted)]

@@ -9,7 +9,9 @@ never depend on a tangent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +26,7 @@ from aot_autograd._torch import (
     without_saved_tensor_hooks,
 )
 from aot_autograd.autocast import AutocastOff, autocast_state, restore_autocast
-from aot_autograd.connections import Connections, connections, selected
+from aot_autograd.connections import Connections, connections, on_a_way, selected
 from aot_autograd.errors import TraceError, UnsupportedAliasing, UnsupportedOperator
 from aot_autograd.graph import Node, each_node, to_fx
 from aot_autograd.inputs import make_inputs
@@ -32,13 +34,13 @@ from aot_autograd.metadata import FunctionMetadata
 from aot_autograd.observation import Observation
 from aot_autograd.recording import DRAW_SEED, RecordingContext
 from aot_autograd.sizes import symbol_of
-from aot_autograd.sparse import SparseOf, sparse_nodes
+from aot_autograd.sparse import SparseOf, is_sparse, sparse_nodes
 from aot_autograd.standing import read_results, results_behind, with_standing
 from aot_autograd.subclasses import MadeOf, is_wrapper, take_apart
 from primtorch.fake import FactoryMode, FakeTensor, TensorMeta
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import fx
 
@@ -55,7 +57,7 @@ class Trace:
         nodes: Everything recorded, in order.
         values: Nodes of the mutated inputs' new values, then of the user's values.
         gradients: One node or None per differentiable input; empty without a backward.
-        arriving: What arrives at the results that others are made of: one node or None each.
+        arriving: What arrives at the results and points that others are made of: one node or None each.
         metadata: The contract with the caller.
     """
 
@@ -144,13 +146,13 @@ def trace(
             outputs = _called(function, arguments[: len(arguments) - seeds], context)
             observation.observe(outputs)
             observation.separate()
-            gradients, found, arriving = _record_backward(context, observation, leaves)
+            gradients, behind = _record_backward(context, observation, leaves)
     finally:
         torch.set_grad_enabled(grad_mode)
         restore_autocast(casting)
         context.seeds.restore()
     values = observation.values
-    differentiable, gradients, found = _with_influence(leaves, gradients, found)
+    differentiable, gradients, found = _with_influence(leaves, gradients, behind.found)
     made_of = () if gradients is None else tuple(made for made, _ in filter(None, gradients))
     flat = None if gradients is None else _flat_nodes(gradients)
     graph_inputs = _graph_inputs(specs, shared)
@@ -183,12 +185,16 @@ def trace(
         draws=_drawing_devices(context.nodes),
         made_of=made_of if any(made_of) else (),
         connections=found,
-        beside=tuple(observation.beside) if found is not None and any(found.beside) else (),
-        read_results=read_results(
-            context.nodes, [value.node for value in values if value.requires_grad], flat
-        )
-        if flat is not None
-        else (),
+        points=() if found is None else behind.points,
+        beside=behind.beside if found is not None and any(found.beside) else (),
+        read_results=()
+        if flat is None
+        else read_results(
+            context.nodes,
+            [value.node for value in values if value.requires_grad],
+            flat,
+            () if found is None else behind.points,
+        ),
         unsaved=_unsaved(specs),
         passed_on=() if any(made_of) else _passed_on(context, differentiable, specs),
         symbols=tuple(
@@ -201,7 +207,7 @@ def trace(
         nodes=context.nodes,
         values=[value.node for value in values],
         gradients=[] if flat is None else flat,
-        arriving=[] if found is None else arriving,
+        arriving=[] if found is None else behind.arriving,
         metadata=metadata,
         environment=environment,
         has_backward=gradients is not None,
@@ -309,17 +315,57 @@ def _read_before(
     return tuple(number for number in rewritten if placeholders[number] in behind)
 
 
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """What is behind the results.
+
+    Attributes:
+        found: The connections; None where one autograd node is what they amount to.
+        points: What backwards can end at besides results, by its key in `Observation.beside`.
+        beside: The other keys there.
+        arriving: What arrives at the results and points that others are made of: one node or None each.
+    """
+
+    found: Connections | None = None
+    points: tuple[int, ...] = ()
+    beside: tuple[int, ...] = ()
+    arriving: list[Any] = field(default_factory=list)
+
+
+def _connected(
+    observation: Observation,
+    targets: Sequence[FakeTensor],
+    wanted: Sequence[Any],
+    standing: Mapping[int, Sequence[torch.Tensor]],
+    points: Sequence[int],
+) -> _Behind:
+    """What is behind the targets, with those of these points that one leads to."""
+    tensors = observation.beside
+
+    def with_points(chosen: Sequence[int], beside: Sequence[int]) -> Connections:
+        return connections(
+            targets,
+            wanted,
+            [tensors[key] for key in chosen],
+            [tensors[key] for key in beside],
+            standing,
+        )
+
+    beside = tuple([key for key in tensors if key not in points])
+    found = with_points(points, beside)
+    reached = tuple([points[number] for number in on_a_way(found)])
+    if reached != tuple(points):
+        found = with_points(reached, beside)
+    return _Behind(found, reached, beside)
+
+
 def _record_backward(
     context: RecordingContext, observation: Observation, leaves: Sequence[FakeTensor | None]
-) -> tuple[list[Any] | None, Connections | None, list[Any]]:
-    """The gradients' nodes, None without results that have a gradient, what is behind these, and what arrives there."""
-    targets = [
-        value.tensor
-        for value in observation.values
-        if value.requires_grad and value.tensor is not None
-    ]
+) -> tuple[list[Any] | None, _Behind]:
+    """The gradients' nodes, None without results that have a gradient, and what is behind these."""
+    targets = observation.edges(())
     if not targets:
-        return None, None, []
+        return None, _Behind()
     generations = [
         argument.record.storage.generation if isinstance(argument, FakeTensor) else 0
         for argument in observation.arguments
@@ -338,25 +384,30 @@ def _record_backward(
         fake = FakeTensor.create(meta, context, environment=context.environment)
         tangents.append(context.bind(fake, node, None))
     wanted = [_gradient_edge(leaf, targets) for leaf in leaves if leaf is not None]
-    beside = list(observation.beside.values())
     standing = {place: results_behind(one, context.standing) for place, one in enumerate(wanted)}
-    found = None
-    if len(targets) > 1 or beside:
-        found = connections(targets, wanted, beside, standing)
-    interior = [] if found is None else [targets[number] for number in found.interior]
+    connected = partial(_connected, observation, targets, wanted, standing)
+    behind = _Behind()
+    if len(targets) > 1 or observation.beside:
+        behind = connected(observation.made_alike())
+    edges = observation.edges(behind.points)
+    interior = [] if behind.found is None else [edges[number] for number in behind.found.interior]
     gradients: Sequence[Any] = ()
     if wanted or interior:
-        with AutocastOff():
+        with AutocastOff(), _each_its_own(context, edges[len(targets) :]) as own:
             gradients = with_standing(
                 [*wanted, *interior],
                 context,
                 targets,
                 lambda tensors: _gradients(context, targets, tensors, tangents),
             )
-    if found is None and all(one is None for one in gradients):
-        found = connections(
-            targets, wanted, standing=standing
-        )  # it leads to no input, or its backward raises
+        arrived = zip(interior, gradients[len(wanted) :], strict=True)
+        gradients = [
+            *gradients[: len(wanted)],
+            *[None if one is None else own.get(id(at), one) for at, one in arrived],
+        ]
+    if behind.found is None and all(one is None for one in gradients):
+        # no way to an input, or its backward raises
+        behind = _Behind(connections(targets, wanted, standing=standing))
     after = [
         argument.record.storage.generation if isinstance(argument, FakeTensor) else 0
         for argument in observation.arguments
@@ -370,8 +421,64 @@ def _record_backward(
     inputs = gradients[: len(wanted)]
     nodes = [None if grad is None else _nodes_of_gradient(context, grad) for grad in inputs]
     _note_views_of_tangents(context, leaves, inputs, tangents)
-    arriving = [_node_arriving(context, grad) for grad in gradients[len(wanted) :]]
-    return nodes, found, arriving
+    return nodes, _with_arriving(context, connected, len(targets), len(wanted), behind, gradients)
+
+
+def _with_arriving(
+    context: RecordingContext,
+    connected: Callable[[Sequence[int]], _Behind],
+    targets: int,
+    wanted: int,
+    behind: _Behind,
+    gradients: Sequence[Any],
+) -> _Behind:
+    """The same with the nodes of what arrives; at points whose gradient is no single tensor no backward ends."""
+    found = behind.found
+    if found is None:
+        return behind
+    at = dict(zip(found.interior, gradients[wanted:], strict=True))
+    by_key = {key: at[number] for number, key in enumerate(behind.points, targets)}
+    kept = [
+        key
+        for key, one in by_key.items()
+        if one is None or _nodes_of_gradient(context, one)[0] is None
+    ]
+    if len(kept) < len(by_key):
+        behind = connected(kept)
+        found = behind.found or found
+    arriving = []
+    for number in found.interior:
+        of_result = number < targets
+        one = at.get(number) if of_result else by_key[behind.points[number - targets]]
+        arriving.append(_node_arriving(context, one))
+    return replace(behind, arriving=arriving)
+
+
+@contextmanager
+def _each_its_own(
+    context: RecordingContext, points: Sequence[FakeTensor]
+) -> Iterator[dict[int, FakeTensor]]:
+    """Inside, what arrives at each of these is a node of its own, by which a backward can end there and nowhere else.
+
+    Autograd hands on the very gradient that an alias, a sum, or the call itself got, and gives that to who asks. So the
+    nodes are in the dict, by the points' identities.
+    """
+    own: dict[int, FakeTensor] = {}
+
+    def alias(point: int, gradient: Any) -> Any:
+        if not isinstance(gradient, FakeTensor) or is_sparse(context, gradient):
+            return None
+        made = context.record(torch.ops.aten.alias.default, (gradient,), {}, impure=True)
+        made.record.node.impure = False
+        own[point] = made
+        return made
+
+    handles = [point.register_hook(partial(alias, id(point))) for point in points]
+    try:
+        yield own
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _note_views_of_tangents(

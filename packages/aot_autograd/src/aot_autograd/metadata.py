@@ -61,6 +61,7 @@ class InputAlias:
 
     `-1 - k` means the k-th shared storage. `version` is the count of a severed alias's own counter. `earlier`: it was
     made before the input, itself a view, was written: its history is that of the input's base then, not the input's.
+    `of`: the output, a view by the beginning of the chain, that it was made from, where autograd knows it so.
     """
 
     input: int
@@ -69,6 +70,7 @@ class InputAlias:
     identical: bool
     version: int = 0
     earlier: bool = False
+    of: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ class GraphOutput:
     """The output is value number `position` of the graph's user values, or lies on its memory.
 
     `direct`: it is that value itself; otherwise it is made from it by `chain` (an empty chain is
-    another tensor on the same memory, such as `detach` gives). `version` as in `InputAlias`.
+    another tensor on the same memory, such as `detach` gives). `version` and `of` as in `InputAlias`.
     """
 
     position: int
@@ -84,6 +86,7 @@ class GraphOutput:
     making: Making
     direct: bool
     version: int = 0
+    of: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +182,10 @@ class FunctionMetadata:
             backward's results; None for one that is a result. No entries where all are.
         connections: What is behind each value that requires grad; None where one node is what eager's
             graph amounts to.
-        beside: Outputs that are made of values, or arguments, after a call, and -1 - arguments that are written, which
-            eager has on the way from other outputs (`Connections.beside` counts these).
-        read_results: The tangents of values that gradients may be computed of.
+        points: Outputs that are views of values, or of arguments, and -1 - arguments that are written, which eager has
+            on the way from other outputs, and which are made between these (`Connections` numbers them).
+        beside: The same that can't be made between them, and are made after a call.
+        read_results: The tangents of values that gradients may be computed of, and the numbers of all points.
         unsaved: Flat inputs that autograd refuses to save: they were made in inference mode. In eager no backward
             reads them (the trace raises else); what the graph saves of them is an alias.
         passed_on: Of gradients that are views of one that flows in: (place among `differentiable`, tangent, views).
@@ -207,6 +211,7 @@ class FunctionMetadata:
     symbols: tuple[tuple[int, Any], ...] = ()
     made_of: tuple[MadeOf | SparseOf | None, ...] = ()
     connections: Connections | None = None
+    points: tuple[int, ...] = ()
     beside: tuple[int, ...] = ()
     read_results: tuple[int, ...] = ()
     unsaved: tuple[int, ...] = ()
@@ -230,7 +235,7 @@ class FunctionMetadata:
 
     @property
     def interior(self) -> tuple[int, ...]:
-        """The tangents of results that others are made of."""
+        """The tangents of results that others are made of, and the numbers of such points."""
         return () if self.connections is None else self.connections.interior
 
     @property

@@ -29,9 +29,7 @@ import torch
 
 from aot_autograd import _native
 from aot_autograd._torch import (
-    answer_at_once,
     apply_without_transforms,
-    call_backward_directly,
     current_backward,
     edge_of_leaf,
     keeps_graph,
@@ -39,7 +37,9 @@ from aot_autograd._torch import (
     set_grad_enabled,
 )
 from aot_autograd.batched import AskedOnce, is_wanted
-from aot_autograd.connections import bits_of, nodes_of_inputs, with_the_first
+from aot_autograd.connections import bits_of, first_of, nodes_of_inputs, with_the_first
+from aot_autograd.points import Points, Watched
+from aot_autograd.steps import Steps, functions_of_nodes
 from aot_autograd.stowed import Stowed
 from aot_autograd.told import Told
 
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from aot_autograd.connections import Connections
     from aot_autograd.metadata import FunctionMetadata
+    from aot_autograd.runtime import Building
 
 __all__ = ["Nodes"]
 
@@ -101,13 +102,15 @@ class Nodes:
         self.direct = tuple([tuple(bits_of(mask)) for mask in found.made_of])
         self.order, self.interior, self.beside = found.order, found.interior, found.beside
         self.leading = sum(1 << tangent for tangent in self.interior)
+        self.tangents = len(found.reached)
+        self.points = Points(found, metadata.points) if metadata.points else None
         self.values = tuple(
             n for n, requires in enumerate(metadata.value_requires_grad) if requires
         )
         self.count = len(metadata.value_requires_grad)
         self.differentiable = len(metadata.differentiable)
         inputs, edges = nodes_of_inputs(found.reached, len(metadata.differentiable))
-        self.first = found.order[0]
+        self.first = first_of(found)
         self.inputs, self.edges, self.own_inputs, self.leading_to_first = with_the_first(
             found, inputs, edges
         )
@@ -126,15 +129,14 @@ class Nodes:
             # Where gradients are, so that the engine orders streams; a number, which detect_anomaly() looks at; of one
             # dtype, whatever the default is by the time of the backward: else the engine makes another tensor of it.
             self.token = torch.zeros((), dtype=torch.float32, device=metadata.tangents[0].device)
-        self._whole = whole
         self._forward: Callable[..., Sequence[Any]] = whole.forward
         self._apply_whole = apply_without_transforms(whole)
         self.lock = threading.Lock()
         made = self._in_c()
         self._call: type[_Call] = _Call if made is None else _CallInC
         self.running: type[_Running] = _Running if made is None else _RunningInC
-        steps = _Steps() if made is None else made
-        self._of_inputs, self._of_results = _functions(kind, steps)
+        steps = Steps() if made is None else made
+        self._of_inputs, self._of_results = functions_of_nodes(kind, steps)
         self._direct = (
             apply_without_transforms(self._of_inputs),
             apply_without_transforms(self._of_results),
@@ -147,8 +149,8 @@ class Nodes:
         """The C form of what runs at each call; None where there is none, or a graph has too much of something."""
         if _native.node is None or max(len(self.values), len(self.inputs)) > _MOST_BITS:
             return None
-        if any(self.beside) or self.alone:  # what is rare is for Python to look at
-            return None
+        if self.points is not None or any(self.beside) or self.alone:
+            return None  # what is rare is for Python to look at
         return _native.node.Maker(
             nodes=self,
             forward=self._forward,
@@ -179,8 +181,10 @@ class Nodes:
             interior=self.interior,
         )
 
-    def apply(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
-        """The results of a call; `inputs` are the differentiable ones of `args`.
+    def apply(
+        self, args: list[Any], sizes: Any, *inputs: Any, building: Building | None = None
+    ) -> tuple[Any, ...]:
+        """The results of a call; `inputs` are the differentiable ones of `args`, `building` makes its points.
 
         For when gradients are on and nobody wants to see what is saved.
         """
@@ -192,48 +196,51 @@ class Nodes:
             set_grad_enabled(True)
         stowed.close()
         call = self._call(self, stowed, stowed, len(self.values))
-        return self._made(self._direct, call, values, inputs)
+        return self._made(call, values, inputs, building)
 
-    def apply_with_hooks(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
-        """The same where hooks see what is saved."""
-        return self._made_by_node(self._apply_whole, self._direct, args, sizes, inputs)
-
-    def apply_in_transforms(self, args: list[Any], sizes: Any, *inputs: Any) -> tuple[Any, ...]:
-        """The same where a transform of `torch.func` runs."""
-        applies = self._of_inputs.apply, self._of_results.apply
-        return self._made_by_node(self._whole.apply, applies, args, sizes, inputs)
-
-    def _made_by_node(
-        self,
-        whole: Callable[..., Any],
-        applies: Sequence[Any],
-        args: list[Any],
-        sizes: Any,
-        inputs: Sequence[Any],
+    def apply_with_hooks(
+        self, args: list[Any], sizes: Any, *inputs: Any, building: Building | None = None
     ) -> tuple[Any, ...]:
-        values = list(whole(args, sizes, self._leaf))
+        """The same where hooks see what is saved."""
+        values = list(self._apply_whole(args, sizes, self._leaf))
         value = values[self.values[0]]
         # The node lives as long as another that leads to it: its context doesn't keep it.
         owner = value.view_as(value).grad_fn
         call = self._call(self, value.grad_fn, owner, len(self.values))
         call.spent = {}  # so that the Python form runs, which unpacks what is saved once in a backward
-        return self._made(applies, call, values, inputs)
+        return self._made(call, values, inputs, building)
 
     def _made(
-        self, applies: Sequence[Any], call: _OfCall, values: list[Any], inputs: Sequence[Any]
+        self,
+        call: OfCall,
+        values: list[Any],
+        inputs: Sequence[Any],
+        building: Building | None,
     ) -> tuple[Any, ...]:
-        """The results that the caller gets, of the values of the whole call."""
-        of_inputs, of_results = applies
+        """The results that the caller gets, of the values of the whole call; points are made between their nodes."""
+        of_inputs, of_results = self._direct
         tokens = [
             of_inputs(number, self.token, *[inputs[place] for place in places])
             for number, places in enumerate(self.inputs)
         ]
+        made: dict[int, torch.Tensor] = {}
+        watched: dict[int, Watched] = {}
+        if self.points is not None:
+            call.points = watched
         for tangent in self.order:  # the engine runs the last one first
+            if self.points is not None and tangent >= self.tangents:
+                assert building is not None, "points are made by the epilogue"
+                key = self.points.keys[tangent - self.tangents]
+                made[tangent], base = building.point(key, values)
+                watched[tangent] = Watched(made[tangent], base)
+                continue
             place = self.values[tangent]
             edges = [tokens[at] for at in self.edges[tangent]]
             direct = self.direct[tangent]
             if direct:
-                edges += [values[self.values[one]] for one in direct]
+                edges += [
+                    values[self.values[one]] if one < self.tangents else made[one] for one in direct
+                ]
                 edges.append(self._anything)
             if tangent == self.first:
                 edges += [inputs[at] for at in self.own_inputs]
@@ -247,9 +254,8 @@ class Nodes:
 
     def note(self, values: Sequence[Any], tensors: Sequence[torch.Tensor]) -> None:
         """Remember what a call with these values gave to the caller that is beside its results' ways."""
-        call = getattr(values[self.values[0]].grad_fn, "call", None)
-        if call is not None:  # there is none where a transform runs
-            call.beside = list(map(ref, tensors))
+        call: Any = values[self.values[0]].grad_fn.call
+        call.beside = list(map(ref, tensors))
 
     def behind(self, tangent: int, ends: int) -> int:
         """What a backward from a result frees that ends at the results of these bits."""
@@ -264,7 +270,7 @@ class Nodes:
         return found
 
 
-class _OfCall:
+class OfCall:
     """What the nodes of one call share.
 
     Attributes:
@@ -280,6 +286,7 @@ class _OfCall:
         spent: What was freed, as the bits of the connections, by each backward that didn't retain the graph.
         running: The backwards that are at work.
         watching: The results' nodes again, if the end of one may be the end of what is saved.
+        points: Who looks at the points, by their numbers, of a graph that has some.
     """
 
     if not TYPE_CHECKING:
@@ -296,6 +303,7 @@ class _OfCall:
     spent: dict[int, int] | None
     running: tuple[ref[_OfBackward], ...]
     watching: list[Any]
+    points: dict[int, Watched]
 
     def let_go(self) -> None:
         """Hold what is saved no longer: the compiled backward that runs now frees it."""
@@ -312,6 +320,8 @@ class _OfCall:
             node = reference()
             if node is not None and runs_in_this_backward(node):
                 results |= 1 << tangent
+        if nodes.points is not None:
+            results |= self._points_that_run()
         return sum(
             1 << thing
             for thing in bits_of(things)
@@ -363,6 +373,8 @@ class _OfCall:
         of_some = not runs_in_this_backward(nodes.anything)
         hooks = self.hooks
         for tangent in nodes.interior:
+            if tangent >= nodes.tangents:
+                break  # points are behind results
             tensor = self.tensors[tangent]()
             retains = tensor is not None and tensor.retains_grad
             if retains or (hooks is not None and hooks.get(tangent)):
@@ -372,6 +384,30 @@ class _OfCall:
                 node = self.results[tangent]()
                 if node is not None and runs_in_this_backward(node):
                     found |= 1 << tangent
+        if nodes.points is None:
+            return found
+        if of_some:
+            found |= self._points_that_run()
+        for point, watched in self.points.items():
+            if watched():
+                found |= 1 << point
+        return nodes.points.with_those_before(found)
+
+    def _points_that_run(self) -> int:
+        """The points that results lead to and whose nodes run in this backward, as bits."""
+        nodes = self.nodes
+        assert nodes.points is not None, "there are points"
+        found = 0
+        for tangent in nodes.points.leading:
+            node, direct = self.results[tangent](), nodes.direct[tangent]
+            if node is None:
+                continue
+            behind = 1 + (len(nodes.own_inputs) if tangent == nodes.first else 0)
+            edges = node.next_functions
+            edges = edges[len(edges) - behind - len(direct) : len(edges) - behind]
+            for one, (following, _) in zip(direct, edges, strict=True):
+                if one >= nodes.tangents and _runs(following):
+                    found |= 1 << one
         return found
 
     def wanted(self) -> list[bool]:
@@ -417,12 +453,12 @@ class _OfCall:
         return None
 
 
-_OF_CALL = ("__weakref__", "watching")
+_OF_CALL = ("__weakref__", "points", "watching")
 _OF_BACKWARD = ("asked",)
 """Fields that are in Python in both forms: what is rare."""
 
 
-class _Call(_OfCall):
+class _Call(OfCall):
     """The same, with its fields in Python."""
 
     __slots__ = (
@@ -486,7 +522,7 @@ class _OfBackward:
     if not TYPE_CHECKING:
         __slots__ = ()
 
-    call: _OfCall
+    call: OfCall
     number: int
     arrived: int
     fresh: int
@@ -519,6 +555,8 @@ class _OfBackward:
         nodes, call = self.call.nodes, self.call
         with self.lock:
             ends = call.observed() & ~self.arrived if nodes.direct[tangent] else 0
+            if ends and nodes.points is not None:
+                ends &= nodes.points.behind(self.fresh)
             spent = call.freed(self.number) & nodes.behind(tangent, ends)
             if spent and call.executed(spent):
                 raise RuntimeError(nodes.second_backward)
@@ -528,7 +566,20 @@ class _OfBackward:
                 )
             if self.fresh and nodes.made_of[tangent] & ends:
                 self._advance(ends)
-            return [self.arriving.pop(one, None) for one in nodes.direct[tangent]]
+            brought = [self.arriving.pop(one, None) for one in nodes.direct[tangent]]
+            self._wait()
+            return brought
+
+    def _wait(self) -> None:
+        """Stay until the nodes run that bring on what has arrived: they hold this, which may have no ticket."""
+        if not self.arriving:
+            return
+        for tangent, direct in enumerate(self.call.nodes.direct[: self.call.nodes.tangents]):
+            if self.arriving.keys().isdisjoint(direct):
+                continue
+            node = self.call.results[tangent]()
+            if node is not None and self.may_arrive(tangent, node):
+                node.held = {**(getattr(node, "held", None) or {}), self.number: self}
 
     def take(self, places: Sequence[int]) -> list[Any]:
         """The gradients of inputs, whose node runs now."""
@@ -621,7 +672,7 @@ class _Running(_OfBackward):
         *_OF_BACKWARD,
     )
 
-    def __init__(self, call: _OfCall, number: int, values: int, lock: Any) -> None:
+    def __init__(self, call: OfCall, number: int, values: int, lock: Any) -> None:
         self.call = call
         self.number = number
         self.arrived = 0
@@ -637,7 +688,7 @@ class _Running(_OfBackward):
 _CallInC: Any = None
 _RunningInC: Any = None
 if _native.node is not None:  # the same, with their fields in C
-    _CallInC = type("_Call", (_OfCall, _native.node.CallFields), {"__slots__": _OF_CALL})
+    _CallInC = type("_Call", (OfCall, _native.node.CallFields), {"__slots__": _OF_CALL})
     _RunningInC = type(
         "_Running", (_OfBackward, _native.node.RunningFields), {"__slots__": _OF_BACKWARD}
     )
@@ -657,119 +708,3 @@ def _add(sums: dict[int, Any], keys: Iterable[int], gradients: Iterable[Any]) ->
         if gradient is not None:
             before = sums.get(key)
             sums[key] = gradient if before is None else before + gradient
-
-
-class _Hookable:
-    """Part of a result's context: notes hooks of the node and of the result, which see the gradient that arrives."""
-
-    __slots__ = ()
-
-    call: _OfCall
-    number: int
-
-    def _register_hook_dict(self, tensor: torch.Tensor) -> None:
-        """As autograd has it: from now on it calls what is in the tensor's dict of hooks."""
-        call = self.call
-        with call.nodes.lock:
-            call.hooks = {**(call.hooks or {}), self.number: tensor._backward_hooks}
-        super()._register_hook_dict(tensor)  # type: ignore[misc] # of the node's class
-
-    def register_prehook(self, hook: Callable[..., Any]) -> Any:
-        """As autograd has it."""
-        self.call.hooked |= 1 << self.number
-        return super().register_prehook(hook)  # type: ignore[misc] # of the node's class
-
-    def register_hook(self, hook: Callable[..., Any]) -> Any:
-        """As autograd has it."""
-        self.call.hooked |= 1 << self.number
-        return super().register_hook(hook)  # type: ignore[misc] # of the node's class
-
-
-class _Steps:
-    """What runs in the nodes: the Python form."""
-
-    __slots__ = ()
-
-    @staticmethod
-    def inputs_forward(ctx: Any, number: int, token: torch.Tensor, *_inputs: Any) -> torch.Tensor:
-        """The token."""
-        ctx.number = number  # a ticket is never absent
-        return token.detach()
-
-    @staticmethod
-    def inputs_backward(ctx: Any, ticket: Any) -> Any:
-        """Their gradients."""
-        running = ticket.running
-        return None, None, *running.take(running.call.nodes.inputs[ctx.number])
-
-    @staticmethod
-    def results_forward(
-        ctx: Any, call: _OfCall, number: int, value: list[torch.Tensor], *_edges: Any
-    ) -> torch.Tensor:
-        """The result, as a tensor that only its memory and version connects with the whole call's."""
-        ctx.set_materialize_grads(False)
-        ctx.number = number
-        ctx.call = call
-        call.results[number] = ref(ctx)
-        if number == call.nodes.first:
-            ctx.held = {}
-        return value[0].detach()
-
-    @staticmethod
-    def results_backward(ctx: Any, gradient: Any) -> Any:
-        """A ticket for each inputs' node that has none yet."""
-        call, number = ctx.call, ctx.number
-        running = call.of_now()
-        running.arrive(number, gradient)
-        sent = running.sent(number)
-        nodes = call.nodes
-        if number in nodes.alone:
-            return None, None, None, None
-        edges = nodes.edges[number]
-        tickets: list[Any] = [None] * len(edges)
-        ticket = None
-        for place, at in enumerate(edges):
-            if not running.ticketed >> at & 1:
-                running.ticketed |= 1 << at
-                if ticket is None:
-                    ticket = nodes.token.detach()
-                    ticket.running = running
-                tickets[place] = ticket
-        if number == nodes.first:
-            ctx.held.pop(running.number, None)
-            return None, None, None, *tickets, *running.take(nodes.own_inputs)
-        if nodes.leading_to_first >> number & 1:
-            running.hold()
-        if sent:
-            return None, None, None, *tickets, *sent, None
-        return None, None, None, *tickets
-
-
-def _functions(
-    kind: type, steps: Any
-) -> tuple[type[torch.autograd.Function], type[torch.autograd.Function]]:
-    """The autograd functions of inputs' and of results' nodes of one graph."""
-
-    class CompiledInputs(torch.autograd.Function, metaclass=kind):  # type: ignore[metaclass] # chosen by the caller
-        """Inputs that the same results lead to -> a token, which those results are made from."""
-
-        forward = staticmethod(steps.inputs_forward)
-        backward = staticmethod(steps.inputs_backward)
-        setup_context = staticmethod(torch.autograd.Function.setup_context)
-        clear_saved_tensors_on_access = False
-        boxed_grads_call = False
-
-    class CompiledResult(torch.autograd.Function, metaclass=kind):  # type: ignore[metaclass] # chosen by the caller
-        """Tokens, and results that it is made of -> a result that leads to these and to the tokens' inputs."""
-
-        forward = staticmethod(steps.results_forward)
-        backward = staticmethod(steps.results_backward)
-        setup_context = staticmethod(torch.autograd.Function.setup_context)
-        clear_saved_tensors_on_access = False
-        boxed_grads_call = False
-
-    call_backward_directly(CompiledInputs, "number")
-    call_backward_directly(CompiledResult, "number", "call", "held", bases=(_Hookable,))
-    answer_at_once(CompiledInputs)
-    answer_at_once(CompiledResult)
-    return CompiledInputs, CompiledResult

@@ -15,6 +15,7 @@ import torch
 from aot_autograd import functional
 from aot_autograd._torch import shares_version, version_of
 from aot_autograd.aliasing import base_of
+from aot_autograd.connections import edge_of, is_view_by_autograd
 from aot_autograd.errors import TraceError, UnsupportedAliasing, UnsupportedOperator
 from aot_autograd.metadata import (
     Constant,
@@ -87,6 +88,7 @@ class Observation:
         self._observe_mutations()
         self._observe_outputs(outputs)
         self._observe_beside(outputs)
+        self._observe_views_of_views()
         self._refuse_history_of_detached()
 
     def _observe_beside(self, outputs: Sequence[Any]) -> None:
@@ -103,8 +105,71 @@ class Observation:
         for number in self._initial:
             argument, position = self.arguments[number], self.specs[number].position
             for mutation in self.mutations:
-                if mutation.input == position and mutation.through_autograd:
+                if not mutation.through_autograd or argument.grad_fn is None:
+                    continue
+                group = self._shared[-1 - mutation.input].members if mutation.input < 0 else ()
+                if mutation.input == position or position in group:
                     self.beside[-1 - position] = argument
+
+    def _observe_views_of_views(self) -> None:
+        """Let a view be made from another that is returned, where autograd has that between it and its base."""
+        views = [key for key in self.beside if key >= 0]
+        for key in views:
+            of, longest = None, -1
+            for other in views:
+                length = self._length_of_beginning(other, key)
+                if length > longest and is_view_by_autograd(self.beside[key], self.beside[other]):
+                    of, longest = other, length
+            view = self.outputs[key]
+            if of is not None and isinstance(view, (GraphOutput, InputAlias)):
+                self.outputs[key] = replace(view, of=of)
+
+    def _length_of_beginning(self, one: int, other: int) -> int:
+        """The length of an output's views, if those of another begin with them; else -1."""
+        first, second = self.outputs[one], self.outputs[other]
+        match first, second:
+            case GraphOutput(position=place), GraphOutput(position=same):
+                pass
+            case InputAlias(input=place, earlier=False), InputAlias(input=same, earlier=False):
+                pass
+            case _:
+                return -1
+        chain = first.chain
+        if place != same or first.making != "view" or second.making != "view":
+            return -1
+        begins = len(chain) < len(second.chain) and second.chain[: len(chain)] == chain
+        return len(chain) if begins else -1
+
+    def made_alike(self) -> tuple[int, ...]:
+        """Those of `beside` that the runtime makes as autograd has them here, so that they can be on ways."""
+        return tuple([key for key in self.beside if self._is_made_alike(key)])
+
+    def _is_made_alike(self, key: int) -> bool:
+        tensor = self.beside[key]
+        if key < 0:
+            return any(
+                mutation.input == -1 - key
+                and mutation.through_autograd
+                and not (mutation.layout or mutation.detached)
+                and value.tensor is not None
+                and edge_of(value.tensor) == edge_of(tensor)
+                for mutation, value in zip(self.mutation_values, self.values, strict=False)
+            )
+        match self.outputs[key]:
+            case GraphOutput(position=position) as output:
+                base = self.values[len(self.mutation_values) + position].tensor
+            case InputAlias(input=number, earlier=False) as output:
+                numbers = [n for n in self._initial if self.specs[n].position == number]
+                base = self.arguments[numbers[0]] if numbers else tensor.record.storage.root
+            case _:
+                return False
+        plain = output.making == "view" and all(step.grad_mode for step in output.chain)
+        return plain and base is not None and is_view_by_autograd(tensor, base)
+
+    def edges(self, points: Sequence[int]) -> list[FakeTensor]:
+        """The tensors at whose edges backwards end: of the values with a gradient, then of these of `beside`."""
+        values = [value.tensor for value in self.values if value.requires_grad]
+        return [one for one in values if one is not None] + [self.beside[key] for key in points]
 
     def _layout_of(self, number: int) -> ViewChain:
         """The views that in-place changes of an input's own layout have put on it."""

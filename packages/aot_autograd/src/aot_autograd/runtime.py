@@ -10,7 +10,7 @@ wrapper. Invariant: nothing here looks at shapes; everything was decided when th
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -164,6 +164,27 @@ def _change_layout(mutation: InputMutation, target: torch.Tensor, sizes: Sizes |
         step(target, sizes)
 
 
+def _change(
+    mutation: InputMutation, target: torch.Tensor, values: Any, sizes: Sizes | None
+) -> None:
+    """Make a change of an input, in the grad mode in which the program made it."""
+    set_grad_enabled(mutation.through_autograd)
+    _write(mutation, target, None if mutation.position is None else values[mutation.position])
+    if mutation.layout:
+        _change_layout(mutation, target, sizes)
+
+
+def look_at_histories(metadata: FunctionMetadata, kept: dict[int, Any]) -> None:
+    """Let returned members of a storage that was written as a whole have their new history at once.
+
+    Autograd gives it to a view when it is looked at, and loses what a tensor that was not looked at retains.
+    """
+    for output in metadata.outputs:
+        if isinstance(output, InputAlias) and output.identical:
+            with suppress(RuntimeError):  # it was made under no_grad: whoever looks at it is told
+                _ = kept[output.input].grad_fn
+
+
 def sizes_of_call(metadata: FunctionMetadata, args: list[Any]) -> Sizes | None:
     """The values of the symbols in this call; None for a graph without any."""
     if not metadata.symbols:
@@ -234,18 +255,20 @@ def needs_epilogue(metadata: FunctionMetadata) -> bool:
 class Epilogue:
     """Writes mutations and builds the user's outputs from the graph's values."""
 
-    __slots__ = ("_earlier", "_metadata", "_mutation_values", "inputs")
+    __slots__ = ("_several_steps", "earlier", "inputs", "metadata", "mutation_values")
 
     def __init__(self, metadata: FunctionMetadata) -> None:
-        self._metadata = metadata
-        self._mutation_values = metadata.mutation_values
-        self._earlier = tuple(
+        self.metadata = metadata
+        self.mutation_values = metadata.mutation_values
+        self._several_steps = any(getattr(one, "of", None) is not None for one in metadata.outputs)
+        self.earlier = tuple(
             (number, output)
             for number, output in enumerate(metadata.outputs)
             if isinstance(output, InputAlias) and output.earlier
         )
         kept = {mutation.input for mutation in metadata.mutations}
         kept.update(out.input for out in metadata.outputs if isinstance(out, InputAlias))
+        kept.update(-1 - key for key in (*metadata.points, *metadata.beside) if key < 0)
         self.inputs = tuple(sorted(kept))
         """Flat inputs (or shared storages) that must stay alive until the epilogue."""
 
@@ -260,23 +283,22 @@ class Epilogue:
         self, kept: dict[int, Any], values: Any, sizes: Sizes | None = None
     ) -> tuple[Any, ...]:
         """Write the mutations, then build the outputs."""
-        metadata = self._metadata
+        if self._several_steps:
+            return self.begun(kept, sizes).finish(values)
+        metadata = self.metadata
         grad_mode = metadata.grad_mode
         try:
             set_grad_enabled(True)
             made = {
                 number: _replay(output.chain, kept[output.input], sizes, output.making)
-                for number, output in self._earlier
+                for number, output in self.earlier
             }
             for mutation in metadata.mutations:
-                set_grad_enabled(mutation.through_autograd)
-                position = mutation.position
-                new = None if position is None else values[position]
-                _write(mutation, kept[mutation.input], new)
-                if mutation.layout:
-                    _change_layout(mutation, kept[mutation.input], sizes)
+                _change(mutation, kept[mutation.input], values, sizes)
             set_grad_enabled(True)
-            first = self._mutation_values
+            if metadata.shared:
+                look_at_histories(metadata, kept)
+            first = self.mutation_values
             results: list[Any] = []
             for number, output in enumerate(metadata.outputs):
                 match output:
@@ -302,6 +324,103 @@ class Epilogue:
         finally:
             set_grad_enabled(grad_mode)
         return tuple(results)
+
+    def begun(self, kept: dict[int, Any], sizes: Sizes | None = None) -> Building:
+        """The epilogue of one call, for who makes some of it in between."""
+        return Building(self, kept, sizes)
+
+
+class Building:
+    """The epilogue of one call in steps: writes each mutation once, and builds each output once.
+
+    A part may be made before the end, when the values that it is made of are there: an output is made after the
+    writes into its base. Grad mode is on before and after each step.
+    """
+
+    __slots__ = ("_earlier", "_epilogue", "_kept", "_made", "_sizes", "_written")
+
+    def __init__(self, epilogue: Epilogue, kept: dict[int, Any], sizes: Sizes | None) -> None:
+        self._epilogue, self._kept, self._sizes = epilogue, kept, sizes
+        self._earlier: dict[int, torch.Tensor] | None = None
+        self._made: dict[int, Any] = {}
+        self._written: set[int] = set()
+
+    def point(self, key: int, values: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """A point (`FunctionMetadata.points`) from the values that are there, and what it is a view of.
+
+        None if it is an argument that is written.
+        """
+        if key < 0:
+            self._write(-1 - key, values)
+            return self._kept[-1 - key], None
+        output: Any = self._epilogue.metadata.outputs[key]
+        if isinstance(output, InputAlias):
+            self._write(output.input, values)
+        return self._output(key, values), self._base(output, values)
+
+    def finish(self, values: Any) -> tuple[Any, ...]:
+        """All outputs, when all writes are done."""
+        metadata = self._epilogue.metadata
+        try:
+            set_grad_enabled(True)
+            self._write(None, values)
+            results = tuple([self._output(n, values) for n in range(len(metadata.outputs))])
+            if metadata.shared:
+                look_at_histories(metadata, self._kept)
+            for mutation in metadata.mutations:
+                if mutation.detached and not mutation.through_autograd:
+                    self._kept[mutation.input].detach_()
+        finally:
+            set_grad_enabled(metadata.grad_mode)
+        return results
+
+    def _write(self, position: int | None, values: Any) -> None:
+        """Write into an input, or into all of them, what isn't written yet."""
+        if self._earlier is None:
+            self._earlier = {
+                number: _replay(output.chain, self._kept[output.input], self._sizes, output.making)
+                for number, output in self._epilogue.earlier
+            }
+        for number, mutation in enumerate(self._epilogue.metadata.mutations):
+            if number in self._written or position not in (None, mutation.input):
+                continue
+            self._written.add(number)
+            _change(mutation, self._kept[mutation.input], values, self._sizes)
+        set_grad_enabled(True)
+
+    def _output(self, number: int, values: Any) -> Any:
+        if number not in self._made:
+            self._made[number] = self._built(number, values)
+        return self._made[number]
+
+    def _built(self, number: int, values: Any) -> Any:
+        output = self._epilogue.metadata.outputs[number]
+        match output:
+            case GraphOutput(direct=True) | InputAlias(identical=True):
+                return self._base(output, values)
+            case InputAlias(earlier=True):
+                assert self._earlier is not None, (
+                    "what is written is written before outputs are built"
+                )
+                return self._earlier[number]
+            case SameAs(output=other):
+                return self._output(other, values)
+            case Constant(value=constant):
+                return constant
+        chain = output.chain
+        if output.of is not None:
+            chain = chain[len(self._epilogue.metadata.outputs[output.of].chain) :]  # type: ignore[union-attr] # a view
+        value = _replay(chain, self._base(output, values), self._sizes, output.making)
+        _count(value, output.version)
+        return value
+
+    def _base(self, output: GraphOutput | InputAlias, values: Any) -> Any:
+        """What an output is made from."""
+        if output.of is not None:
+            return self._output(output.of, values)
+        if isinstance(output, InputAlias):
+            return self._kept[output.input]
+        return values[self._epilogue.mutation_values + output.position]
 
 
 def inference_callable(compiled: Boxed, metadata: FunctionMetadata, *, tracks: bool) -> Boxed:

@@ -43,6 +43,11 @@ class SparseOf:
         return torch.sparse_coo_tensor(indices, values, self.size, check_invariants=False)
 
 
+def is_sparse(context: RecordingContext, gradient: FakeTensor) -> bool:
+    """Whether a recorded gradient is a sparse tensor, or a sum of such."""
+    return bool(_parts(context.node_of(gradient)))
+
+
 def sparse_nodes(
     context: RecordingContext, gradient: FakeTensor
 ) -> tuple[SparseOf, list[Any]] | None:

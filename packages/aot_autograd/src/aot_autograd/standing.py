@@ -21,9 +21,10 @@ from aot_autograd.graph import Node, each_node
 from aot_autograd.tangents import tangent_outputs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aot_autograd.metadata import FunctionMetadata
+    from aot_autograd.points import Watched
     from aot_autograd.recording import RecordingContext
 
 __all__ = ["Standing", "read_results", "results_behind", "standing_results", "with_standing"]
@@ -93,14 +94,18 @@ def _is_copy_of(argument: torch.Tensor, tensor: Any) -> bool:
 
 
 def read_results(
-    nodes: Sequence[Node], results: Sequence[Any], gradients: Sequence[Any]
+    nodes: Sequence[Node],
+    results: Sequence[Any],
+    gradients: Sequence[Any],
+    points: Sequence[int] = (),
 ) -> tuple[int, ...]:
-    """The results, by number, that gradients may be computed of.
+    """The results, by number, that gradients may be computed of; behind them all points.
 
     Args:
         nodes: Everything recorded, in order: the forward, then the backward.
         results: The results' nodes.
         gradients: The gradients' nodes.
+        points: What is made of the results between their nodes.
     """
     numbers: dict[Any, int] = {}
     for number, result in enumerate(results):
@@ -127,24 +132,32 @@ def read_results(
         else:
             found |= behind
     found |= read(tuple(gradients))
-    return tuple([number for number in range(len(results)) if found >> number & 1])
+    read_by = [number for number in range(len(results)) if found >> number & 1]
+    return (*read_by, *range(len(results), len(results) + len(points)))
 
 
 def standing_results(
     metadata: FunctionMetadata,
     results: Sequence[Any],
     nodes: Sequence[Any],
+    points: Mapping[int, Watched],
 ) -> list[torch.Tensor | None]:
-    """For each tangent the result that the caller still has, where gradients depend on it; None for the others.
+    """For each tangent, then for each point, what the caller still has, where gradients depend on it; else None.
 
     Args:
         metadata: The contract.
         results: Weak references to the results.
         nodes: And to their autograd nodes.
+        points: The points, by their numbers.
     """
-    found: list[torch.Tensor | None] = [None] * len(metadata.tangents)
+    count = len(metadata.tangents)
+    found: list[torch.Tensor | None] = [None] * (count + len(metadata.points))
     places = tangent_outputs(metadata)
     for number in metadata.read_results:
+        if number >= count:
+            point = points.get(number)
+            found[number] = None if point is None else point.unchanged()
+            continue
         tensor, node = results[number](), nodes[number]()
         if tensor is None or node is None or tensor.grad_fn is not node:
             continue  # gone, or with another history by now

@@ -9,7 +9,7 @@ the compiled backward while it runs, so that it can free them as it goes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -65,7 +65,8 @@ if TYPE_CHECKING:
     from aot_autograd.connections import Connections
     from aot_autograd.metadata import FunctionMetadata
     from aot_autograd.partition import Saved
-    from aot_autograd.runtime import Boxed, Sizes
+    from aot_autograd.points import Watched
+    from aot_autograd.runtime import Boxed, Building, Sizes
 
 Pick = Callable[[Sequence[Any]], tuple[Any, ...]]
 
@@ -128,6 +129,17 @@ def training_callable(compiled: Compiled) -> Boxed:
         finally:
             set_grad_enabled(False)
 
+    with_points = bool(metadata.points)
+
+    def tracked_with_points(args: list[Any], sizes: Sizes | None, building: Building) -> Any:
+        if transforms_active():
+            raise _inside_of_transform(metadata.source)
+        if saved_tensor_hooks() is not None:
+            with layouts_restored(), torch.enable_grad():
+                return with_hooks(args, sizes, *differentiable(args), building=building)
+        with torch.enable_grad():
+            return nodes.apply(args, sizes, *differentiable(args), building=building)
+
     if _native.node is not None:
         tracked = _native.node.Call(
             apply,
@@ -137,6 +149,11 @@ def training_callable(compiled: Compiled) -> Boxed:
             top_saved_tensor_hooks,
             tuple(metadata.differentiable),
         )
+
+    def run(args: list[Any], sizes: Sizes | None, building: Building | None) -> Any:
+        if building is None:
+            return tracked(args, sizes)
+        return tracked_with_points(args, sizes, building)
 
     def call(args: list[Any]) -> Any:
         bases = storage_bases(metadata, args) if metadata.shared else []
@@ -148,15 +165,16 @@ def training_callable(compiled: Compiled) -> Boxed:
             args[:] = [
                 args[position] if position >= 0 else bases[-1 - position] for position in selection
             ]
+        if epilogue is None or kept is None:
+            return tracked(args, sizes)
+        building = epilogue.begun(kept, sizes) if with_points else None
         errors: list[BaseException] = []
         if writes and saved_tensor_hooks() is not None:
             with errors_held(errors):
-                values = tracked(args, sizes)
+                values = run(args, sizes, building)
         else:
-            values = tracked(args, sizes)
-        if epilogue is None or kept is None:
-            return values
-        results = epilogue(kept, values, sizes)
+            values = run(args, sizes, building)
+        results = epilogue(kept, values, sizes) if building is None else building.finish(values)
         if errors:
             raise errors.pop()
         if beside:
@@ -443,13 +461,16 @@ def _standing_of(
     def standing_of(ctx: Any, references: Sequence[Any], gradients: Sequence[Any]) -> Sequence[Any]:
         beside: Sequence[Any] = ()
         nodes: Sequence[Any] = [lambda: getattr(ctx, "node", ctx)]
+        points: Mapping[int, Watched] = {}
         if metadata.connections is not None:
             call = gradients[-1]
             references, nodes = call.tensors, call.results
             beside = getattr(call, "beside", None) or ()
-        standing = standing_results(metadata, references, nodes)
-        if beside:
-            told.of_second_derivatives(beside)
+            points = getattr(call, "points", points)
+        standing = standing_results(metadata, references, nodes, points)
+        missing = [one.tensor for number, one in points.items() if standing[number] is None]
+        if beside or missing:
+            told.of_second_derivatives([*beside, *missing])
         return standing
 
     return standing_of
