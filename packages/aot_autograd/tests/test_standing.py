@@ -227,9 +227,12 @@ def derivatives(called, seed, *, writes):
     for one in results:
         _ = one.grad_fn  # where a hook is the first to ask for a view's new history, autograd dies
     seen, found = [], []
+    dropped = draw.random() < 0.3
     for number, one in enumerate(results):
         if draw.random() < 0.4:
             one.retain_grad()
+        if dropped:  # who is forgotten gets no part of further derivatives (README)
+            continue
         if draw.random() < 0.3:
             one.register_hook(noting(number, seen))
     kept = [one for one in results if draw.random() < 0.8]
@@ -239,7 +242,7 @@ def derivatives(called, seed, *, writes):
     power = draw.choice([1, 2])
     total = sum((one**power).sum() for one in chosen)
     last = [total]
-    if draw.random() < 0.3:
+    if dropped:
         del results, chosen
     for rest in reversed(range(draw.choice([1, 1, 2, 2, 3]))):
         if not rest and draw.random() < 0.5:
