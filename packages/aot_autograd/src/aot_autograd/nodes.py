@@ -644,8 +644,11 @@ class _OfBackward:
             return context
         asked = getattr(self, "asked", None) or AskedOnce(context)
         self.asked = None
+        results = self.call.results
         for tangent in () if freeing else self.call.nodes.order:
-            node = self.call.results[tangent]()
+            node = (
+                results[tangent]() if tangent < len(results) else None
+            )  # a point has none of ours
             if node is not None and self.may_arrive(tangent, node):
                 # The last of them in this backward: no ticket may be on its way until then.
                 node.held = {**(getattr(node, "held", None) or {}), self.number: self}

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from aot_autograd.points import Watched
     from aot_autograd.recording import RecordingContext
 
-__all__ = ["Standing", "read_results", "results_behind", "standing_results", "with_standing"]
+__all__ = [
+    "Standing",
+    "read_results",
+    "results_behind",
+    "standing_results",
+    "with_standing",
+    "written_results",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +166,25 @@ def standing_results(
             found[number] = None if point is None else point.unchanged()
             continue
         tensor, node = results[number](), nodes[number]()
-        if tensor is None or node is None or tensor.grad_fn is not node:
-            continue  # gone, or with another history by now
-        if tensor._version == metadata.value_versions[places[number]]:
-            found[number] = tensor
+        if tensor is None or node is None or tensor.grad_fn is None:
+            continue  # gone, or cut off
+        if tensor.grad_fn is node:
+            unchanged = tensor._version == metadata.value_versions[places[number]]
+        else:  # an argument that the call has written
+            unchanged = any(one is node for one, _ in tensor.grad_fn.next_functions)
+        found[number] = tensor if unchanged else None
     return found
+
+
+def written_results(metadata: FunctionMetadata) -> tuple[tuple[int, int], ...]:
+    """The results that the caller has as arguments which were written: (tangent, flat input) of each."""
+    places = tangent_outputs(metadata)
+    return tuple(
+        (places.index(one.position), one.input)
+        for one in metadata.mutations
+        if one.through_autograd
+        and one.position in places
+        and one.input >= 0
+        and -1 - one.input not in metadata.points
+        and places.index(one.position) in metadata.read_results
+    )

@@ -47,7 +47,7 @@ from aot_autograd.runtime import (
 )
 from aot_autograd.seeds import generator_states, generators_as
 from aot_autograd.spared import Spared, outside_tensors
-from aot_autograd.standing import standing_results
+from aot_autograd.standing import standing_results, written_results
 from aot_autograd.stowed import SECOND_BACKWARD, changed_since
 from aot_autograd.subclasses import gradients_of_results
 from aot_autograd.tangents import (
@@ -130,6 +130,15 @@ def training_callable(compiled: Compiled) -> Boxed:
             set_grad_enabled(False)
 
     with_points = bool(metadata.points)
+    written = written_results(metadata)
+    wanted, count = tangent_outputs(metadata), len(metadata.graph_inputs)
+
+    def note_argument(values: Sequence[Any], tangent: int, argument: torch.Tensor) -> None:
+        node = values[wanted[tangent]].grad_fn
+        if metadata.connections is not None:
+            node.call.tensors[tangent] = ref(argument)
+        elif node.kept[0] is not None:
+            node.kept[0][count + tangent] = ref(argument)
 
     def tracked_with_points(args: list[Any], sizes: Sizes | None, building: Building) -> Any:
         if transforms_active():
@@ -177,6 +186,8 @@ def training_callable(compiled: Compiled) -> Boxed:
         results = epilogue(kept, values, sizes) if building is None else building.finish(values)
         if errors:
             raise errors.pop()
+        for tangent, position in written:
+            note_argument(values, tangent, kept[position])
         if beside:
             nodes.note(values, [results[n] if n >= 0 else kept[-1 - n] for n in beside])
         return results
@@ -456,6 +467,7 @@ def _standing_of(
     """What stands for the results of a call, of its context, references to them, and the gradients of a backward."""
     if not metadata.read_results:
         return lambda _ctx, _references, _gradients: ()
+    written = [tangent for tangent, _ in written_results(metadata)]
     told = Told(metadata.source)
 
     def standing_of(ctx: Any, references: Sequence[Any], gradients: Sequence[Any]) -> Sequence[Any]:
@@ -469,6 +481,7 @@ def _standing_of(
             points = getattr(call, "points", points)
         standing = standing_results(metadata, references, nodes, points)
         missing = [one.tensor for number, one in points.items() if standing[number] is None]
+        missing += [references[number] for number in written if standing[number] is None]
         if beside or missing:
             told.of_second_derivatives([*beside, *missing])
         return standing
