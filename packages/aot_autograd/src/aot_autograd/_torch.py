@@ -544,8 +544,17 @@ def increment_version(tensor: torch.Tensor) -> None:
 
 def saveable_alias(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor in the same memory as one that was made in inference mode, which autograd saves like any other."""
+    return _alias_made(tensor, in_inference_mode=False)
+
+
+def made_in_inference_mode(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor in the same memory, as inference mode makes it; the tensor itself where it is one."""
+    return tensor if tensor.is_inference() else _alias_made(tensor, in_inference_mode=True)
+
+
+def _alias_made(tensor: torch.Tensor, *, in_inference_mode: bool) -> torch.Tensor:
     conjugate, negative = tensor.is_conj(), tensor.is_neg()
-    with torch.inference_mode(mode=False), torch.no_grad():
+    with torch.inference_mode(mode=in_inference_mode), torch.no_grad():
         alias = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         alias.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
         if conjugate:

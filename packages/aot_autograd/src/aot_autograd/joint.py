@@ -195,6 +195,13 @@ def trace(
             flat,
             () if found is None else behind.points,
         ),
+        inference_values=tuple(
+            [
+                number
+                for number, value in enumerate(values)
+                if value.tensor is not None and value.tensor.is_inference()
+            ]
+        ),
         unsaved=_unsaved(specs),
         passed_on=() if any(made_of) else _passed_on(context, differentiable, specs),
         symbols=tuple(

@@ -17,6 +17,7 @@ import torch
 
 from aot_autograd._torch import (
     increment_version,
+    made_in_inference_mode,
     mark_several_views,
     preserve_version,
     set_grad_enabled,
@@ -220,21 +221,25 @@ def without_effects(compiled: Boxed, metadata: FunctionMetadata) -> Boxed:
 
     Its operators carry their casts already, so autocast is off while it runs; a view of a
     temporary takes no change, so it becomes a tensor that is no view (a compiler that tells
-    layouts returns none); what eager changed in place after making it is counted.
+    layouts returns none); what eager changed in place after making it is counted; what the function
+    made in inference mode is a tensor of that mode.
     """
     views = () if hasattr(compiled, "output_layouts") else metadata.view_values
     bumps = [(number, count) for number, count in enumerate(metadata.value_versions) if count]
-    if not (views or bumps or metadata.autocast):
+    inference = metadata.inference_values
+    if not (views or bumps or inference or metadata.autocast):
         return compiled
     off = AutocastOff if metadata.autocast else nullcontext
 
     def run(args: list[Any]) -> Any:
         with off():
             values = compiled(args)
-        if views:
+        if views or inference:
             values = list(values)
             for number in views:
                 values[number] = values[number].detach()
+            for number in inference:
+                values[number] = made_in_inference_mode(values[number])
         for number, count in bumps:
             _count(values[number], count)
         return values
