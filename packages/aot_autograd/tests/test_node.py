@@ -102,12 +102,12 @@ def test_two_backwards_where_the_graph_is_retained_and_eagers_error_where_not(gr
 
 
 def test_a_second_backward_where_no_tensors_are_saved(graph_runner):
-    compiled = aot_autograd.aot_function(lambda x, y: 2 * x + y, graph_runner)
+    compiled = aot_autograd.aot_function(lambda x, y: x - y, graph_runner)
     x, y = leaf(3), leaf(3)
     result = compiled(x, y)
     for times in (1.0, 2.0, 3.0):  # as in eager
         result.backward(torch.ones(3))
-        assert torch.equal(x.grad, torch.full((3,), 2 * times))
+        assert torch.equal(x.grad, torch.full((3,), times))
 
 
 def test_a_saved_input_that_changed_is_eagers_error(graph_runner):

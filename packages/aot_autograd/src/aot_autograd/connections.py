@@ -25,6 +25,7 @@ __all__ = [
     "is_view_by_autograd",
     "nodes_of_inputs",
     "on_a_way",
+    "runs_once",
     "selected",
     "with_the_first",
 ]
@@ -228,6 +229,24 @@ def on_a_way(found: Connections) -> tuple[int, ...]:
         if number < count or seen >> number & 1:
             seen |= found.made_of[number]
     return tuple(bits_of(seen >> count))
+
+
+def runs_once(root: torch.Tensor) -> bool:
+    """Whether eager's backward from here frees something, so that another one raises."""
+    fields: dict[type, tuple[str, ...]] = {}
+    pending = [root.grad_fn]
+    seen = set(pending)
+    while pending:
+        node: Any = pending.pop()
+        if node is None or hasattr(node, "variable"):
+            continue
+        if _keeps_tensors(node, fields):
+            return True
+        for one, _ in node.next_functions:
+            if one not in seen:
+                seen.add(one)
+                pending.append(one)
+    return False
 
 
 def _classes(

@@ -26,7 +26,7 @@ from aot_autograd._torch import (
     without_saved_tensor_hooks,
 )
 from aot_autograd.autocast import AutocastOff, autocast_state, restore_autocast
-from aot_autograd.connections import Connections, connections, on_a_way, selected
+from aot_autograd.connections import Connections, connections, on_a_way, runs_once, selected
 from aot_autograd.errors import TraceError, UnsupportedAliasing, UnsupportedOperator
 from aot_autograd.graph import Node, each_node, to_fx
 from aot_autograd.inputs import make_inputs
@@ -202,6 +202,7 @@ def trace(
                 if value.tensor is not None and value.tensor.is_inference()
             ]
         ),
+        runs_once=flat is not None and found is None and _runs_once(values),
         unsaved=_unsaved(specs),
         passed_on=() if any(made_of) else _passed_on(context, differentiable, specs),
         symbols=tuple(
@@ -218,6 +219,14 @@ def trace(
         metadata=metadata,
         environment=environment,
         has_backward=gradients is not None,
+    )
+
+
+def _runs_once(values: Sequence[Any]) -> bool:
+    return any(
+        runs_once(value.tensor)
+        for value in values
+        if value.requires_grad and value.tensor is not None
     )
 
 

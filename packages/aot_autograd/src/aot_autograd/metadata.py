@@ -187,6 +187,7 @@ class FunctionMetadata:
         beside: The same that can't be made between them, and are made after a call.
         read_results: The tangents of values that gradients may be computed of, and the numbers of all points.
         inference_values: Those of the graph's values that the function makes in inference mode.
+        runs_once: Whether eager's backward frees something, of a graph that has one autograd node.
         unsaved: Flat inputs that autograd refuses to save: they were made in inference mode. In eager no backward
             reads them (the trace raises else); what the graph saves of them is an alias.
         passed_on: Of gradients that are views of one that flows in: (place among `differentiable`, tangent, views).
@@ -216,6 +217,7 @@ class FunctionMetadata:
     beside: tuple[int, ...] = ()
     read_results: tuple[int, ...] = ()
     inference_values: tuple[int, ...] = ()
+    runs_once: bool = False
     unsaved: tuple[int, ...] = ()
     passed_on: tuple[tuple[int, int, tuple[ViewStep, ...]], ...] = ()
 

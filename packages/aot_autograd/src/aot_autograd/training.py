@@ -405,8 +405,11 @@ def _differentiating(
     spared = Spared(keeping, _outside(compiled, keeping))
     standing_of = _standing_of(metadata)
     passing = passing_on(metadata)
+    spent = _SPENT if metadata.runs_once and not saves else None
 
     def differentiate(ctx: Any, ends: int, gradients: Sequence[Any]) -> Any:
+        if ctx.kept is _SPENT:
+            raise RuntimeError(SECOND_BACKWARD)
         saved, refused = _all_saved(ctx) if saves else ((), None)
         primals, versions, numbers, sizes, counted, *states = ctx.kept or _NOTHING_KEPT
         tangents, absent, foreign = lay_out(gradients, sizes)
@@ -446,6 +449,8 @@ def _differentiating(
             ctx.maybe_clear_saved_tensors()  # the compiled backward frees them as it goes
             # Where no tensors are saved, eager allows a second backward.
             ctx.kept = (None, None, numbers, sizes, None) if numbers else None
+            if spent is not None:
+                ctx.kept = spent
         results = run(values)
         checked_length(results, results_expected + arriving, "backward")
         if chosen.unreached:
@@ -500,6 +505,7 @@ def _in_c(
     everything = backwards.everything
     tangents = tangent_outputs(metadata)
     refused = any(metadata.backward_errors) or len(tangents) > _MOST_BITS
+    refused |= metadata.runs_once and not (keeping.inputs or keeping.outputs)
     if _native.node is None or refused or _draws(compiled) or metadata.made_of:
         return backward
 
@@ -538,6 +544,8 @@ def _in_c(
 
 _MOST_BITS = 64
 _NOTHING_KEPT = (None, None, (), None, None)
+_SPENT: Any = object()
+"""What is kept after a backward that eager runs once, where nothing is saved that autograd would miss."""
 
 
 def _all_saved(ctx: Any) -> tuple[Sequence[Any], RuntimeError | None]:
