@@ -202,7 +202,7 @@ def trace(
                 if value.tensor is not None and value.tensor.is_inference()
             ]
         ),
-        runs_once=flat is not None and found is None and _runs_once(values),
+        runs_once=found is None and behind.runs_once,
         unsaved=_unsaved(specs),
         passed_on=() if any(made_of) else _passed_on(context, differentiable, specs),
         symbols=tuple(
@@ -219,14 +219,6 @@ def trace(
         metadata=metadata,
         environment=environment,
         has_backward=gradients is not None,
-    )
-
-
-def _runs_once(values: Sequence[Any]) -> bool:
-    return any(
-        runs_once(value.tensor)
-        for value in values
-        if value.requires_grad and value.tensor is not None
     )
 
 
@@ -340,12 +332,14 @@ class _Behind:
         points: What backwards can end at besides results, by its key in `Observation.beside`.
         beside: The other keys there.
         arriving: What arrives at the results and points that others are made of: one node or None each.
+        runs_once: Whether eager's backward frees something.
     """
 
     found: Connections | None = None
     points: tuple[int, ...] = ()
     beside: tuple[int, ...] = ()
     arriving: list[Any] = field(default_factory=list)
+    runs_once: bool = False
 
 
 def _connected(
@@ -437,7 +431,8 @@ def _record_backward(
     inputs = gradients[: len(wanted)]
     nodes = [None if grad is None else _nodes_of_gradient(context, grad) for grad in inputs]
     _note_views_of_tangents(context, leaves, inputs, tangents)
-    return nodes, _with_arriving(context, connected, len(targets), len(wanted), behind, gradients)
+    behind = _with_arriving(context, connected, len(targets), len(wanted), behind, gradients)
+    return nodes, replace(behind, runs_once=any(map(runs_once, targets)))
 
 
 def _with_arriving(
