@@ -26,7 +26,6 @@ class Recorder(Protocol):
     table: Mapping[OpOverload, Any]
     source_line: SourceLine | None
     seeds: Seeds
-    silent_writes: set[Any]
     fallback_random: bool
 
     def operate(self, operator: OpOverload, *args: Any, **kwargs: Any) -> FakeTensor:

@@ -116,7 +116,6 @@ class RecordingContext:
         self.nodes: list[Node] = []
         self.sizes = SizeNodes(self._append_pure)
         self.writes = 0
-        self.silent_writes: set[Storage] = set()
         self.backward_errors: tuple[str, ...] = ()
         self.standing: list[Standing] = []
         self.ending = False

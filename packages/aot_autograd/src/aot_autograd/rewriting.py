@@ -90,7 +90,6 @@ def hidden_mutation(
     with torch.no_grad():
         for tensor, new in zip(mutated, results[rule.results :], strict=True):
             _assign(context, tensor, new)
-            context.silent_writes.add(tensor.record.storage)
     return tuple(results[: rule.results])
 
 

@@ -91,3 +91,28 @@ def test_a_result_in_another_layout_than_its_operator_gives():
     x = SQUARE + torch.eye(8)
     found = compile_api.compile(function, options={"strict": True})(x)
     assert [one._version for one in found] == [one._version for one in function(x)]
+
+
+NORMS = {
+    "batch": lambda: torch.nn.BatchNorm1d(4),
+    "batch, of all batches": lambda: torch.nn.BatchNorm1d(4, momentum=None),
+    "instance": lambda: torch.nn.InstanceNorm1d(4, track_running_stats=True),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", NORMS)
+def test_running_statistics_are_counted_as_eager_counts(name, dynamic):
+    eager, module = NORMS[name](), NORMS[name]()
+    compiled = compile_api.compile(module, dynamic=dynamic, options={"strict": True})
+    for batch in (3, 5, 6):
+        x = torch.randn(batch, 4, 5)
+        torch.testing.assert_close(compiled(x), eager(x))
+    found, expected = (
+        {key: (one._version, one.sum().item()) for key, one in model.named_buffers()}
+        for model in (module, eager)
+    )
+    assert found.keys() == expected.keys()
+    for key, (version, total) in expected.items():
+        assert found[key][0] == version, key
+        assert found[key][1] == pytest.approx(total, rel=1e-4)

@@ -6,7 +6,7 @@ else in this package may touch a name of torch that starts with an underscore.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,6 +49,13 @@ def handed_over() -> Iterator[None]:
     """What a fake's context is called in: below autograd, and without the modes that lead to it."""
     with _disable_current_modes(), torch._C._AutoDispatchBelowAutograd():
         yield
+
+
+def uncounted(tensor: torch.Tensor) -> AbstractContextManager[None]:
+    """Inside, writes leave the tensor's version counter as it is, where it has one."""
+    if tensor.is_inference():
+        return nullcontext()
+    return torch.autograd._unsafe_preserve_version_counter(tensor)
 
 
 def replace_data(tensor: torch.Tensor, replacement: torch.Tensor) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn import functional
 
+from primtorch._torch import uncounted
 from primtorch.direct import differentiable, direct
 from primtorch.promotion import computation_dtype, result_dtype
 from primtorch.quantiles import nanquantile, quantile
@@ -378,7 +379,8 @@ def batch_norm(
 
 def _move(running: Tensor, value: Tensor, momentum: Any) -> None:
     wide = running.to(value.dtype)
-    running.copy_(wide * (1 - momentum) + value * momentum)
+    with uncounted(running):  # ATen's kernel writes below autograd
+        running.copy_(wide * (1 - momentum) + value * momentum)
 
 
 def instance_norm(
