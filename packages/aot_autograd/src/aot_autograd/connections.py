@@ -120,10 +120,7 @@ def connections(
         beside: The same for what is made after a call.
         standing: What leaves stand for, by their number: what leads there leads to the leaf, and no further.
     """
-    numbers: dict[Any, int] = {}
-    for number, leaf in enumerate(leaves):
-        node = getattr(leaf, "node", None)
-        numbers[id(leaf) if node is None else node] = 1 << number
+    numbers = {getattr(leaf, "node", None) or id(leaf): 1 << n for n, leaf in enumerate(leaves)}
     roots: list[Any] = [one.grad_fn for one in (*targets, *points)]
     edges = {
         edge_of(target): 1 << number
@@ -183,12 +180,10 @@ def connections(
                 leading.append((inputs, results))
                 kept, own = kept | bit, own | bit
             behind[node] = _Behind(inputs, kept, own, direct, results, also_beside)
-    found = [
-        behind[one.grad_fn]
-        if edge_of(one) not in leaves_standing
-        else _Behind(inputs=leaves_standing[edge_of(one)])
-        for one in (*targets, *points)
-    ]
+    found = []
+    for one in (*targets, *points):
+        stands_for = leaves_standing.get(edge_of(one))
+        found.append(behind[one.grad_fn] if stands_for is None else _Behind(inputs=stands_for))
     for number, point in enumerate(points, len(targets)):
         twin = twins.get(edge_of(point), 0)
         if twin:

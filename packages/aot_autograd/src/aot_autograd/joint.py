@@ -166,16 +166,8 @@ def trace(
         outputs=tuple(observation.outputs),
         value_requires_grad=tuple(value.requires_grad for value in values),
         value_versions=observation.versions(),
-        view_values=tuple(
-            number
-            for number, value in enumerate(values)
-            if isinstance(value.node, Node) and value.node.operator in functional.INVERSES
-        ),
-        tangents=tuple(
-            tangent_meta(value.tensor.meta)
-            for value in values
-            if value.requires_grad and value.tensor is not None
-        ),
+        view_values=_numbers(values, lambda value: _is_view(value.node)),
+        tangents=tuple([tangent_meta(one.meta) for one in observation.edges(())]),
         grad_mode=grad_mode,
         autocast=autocast,
         source=source,
@@ -187,29 +179,17 @@ def trace(
         connections=found,
         points=() if found is None else behind.points,
         beside=behind.beside if found is not None and any(found.beside) else (),
-        read_results=()
-        if flat is None
-        else read_results(
+        read_results=read_results(
             context.nodes,
             [value.node for value in values if value.requires_grad],
             flat,
             () if found is None else behind.points,
         ),
-        inference_values=tuple(
-            [
-                number
-                for number, value in enumerate(values)
-                if value.tensor is not None and value.tensor.is_inference()
-            ]
-        ),
+        inference_values=_numbers(values, lambda value: _is_inference(value.tensor)),
         runs_once=found is None and behind.runs_once,
         unsaved=_unsaved(specs),
         passed_on=() if any(made_of) else _passed_on(context, differentiable, specs),
-        symbols=tuple(
-            (spec.position, symbol_of(spec.meta))
-            for spec in specs
-            if symbol_of(spec.meta) is not spec.meta
-        ),
+        symbols=_symbols(specs),
     )
     return Trace(
         nodes=context.nodes,
@@ -220,6 +200,23 @@ def trace(
         environment=environment,
         has_backward=gradients is not None,
     )
+
+
+def _numbers(values: Sequence[Any], holds: Callable[[Any], bool]) -> tuple[int, ...]:
+    return tuple([number for number, value in enumerate(values) if holds(value)])
+
+
+def _symbols(specs: Sequence[InputSpec]) -> tuple[tuple[int, Any], ...]:
+    named = [(spec.position, spec.meta, symbol_of(spec.meta)) for spec in specs]
+    return tuple([(position, symbol) for position, meta, symbol in named if symbol is not meta])
+
+
+def _is_view(node: Any) -> bool:
+    return isinstance(node, Node) and node.operator in functional.INVERSES
+
+
+def _is_inference(tensor: torch.Tensor | None) -> bool:
+    return tensor is not None and tensor.is_inference()
 
 
 def _passed_on(

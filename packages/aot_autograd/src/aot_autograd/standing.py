@@ -103,7 +103,7 @@ def _is_copy_of(argument: torch.Tensor, tensor: Any) -> bool:
 def read_results(
     nodes: Sequence[Node],
     results: Sequence[Any],
-    gradients: Sequence[Any],
+    gradients: Sequence[Any] | None,
     points: Sequence[int] = (),
 ) -> tuple[int, ...]:
     """The results, by number, that gradients may be computed of; behind them all points.
@@ -111,9 +111,11 @@ def read_results(
     Args:
         nodes: Everything recorded, in order: the forward, then the backward.
         results: The results' nodes.
-        gradients: The gradients' nodes.
+        gradients: The gradients' nodes; None where there is no backward.
         points: What is made of the results between their nodes.
     """
+    if gradients is None:
+        return ()
     numbers: dict[Any, int] = {}
     for number, result in enumerate(results):
         node = result

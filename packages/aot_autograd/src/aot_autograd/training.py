@@ -110,59 +110,17 @@ def training_callable(compiled: Compiled) -> Boxed:
         apply, with_hooks = nodes.apply, nodes.apply_with_hooks
     else:
         apply = with_hooks = apply_without_transforms(autograd_node(compiled))
-    differentiable = picker(metadata.differentiable)
     beside, unsaved = metadata.beside, metadata.unsaved
-    writes = bool(metadata.mutations)
-    grad_mode = torch.is_grad_enabled
-
-    def tracked(args: list[Any], sizes: Sizes | None = None) -> Any:
-        if transforms_active():
-            raise _inside_of_transform(metadata.source)
-        if saved_tensor_hooks() is not None:
-            with layouts_restored(), torch.enable_grad():
-                return with_hooks(args, sizes, *differentiable(args))
-        if grad_mode():
-            return apply(args, sizes, *differentiable(args))
-        set_grad_enabled(True)
-        try:
-            return apply(args, sizes, *differentiable(args))
-        finally:
-            set_grad_enabled(False)
-
-    with_points = bool(metadata.points)
+    writes, with_points = bool(metadata.mutations), bool(metadata.points)
     written = written_results(metadata)
-    wanted, count = tangent_outputs(metadata), len(metadata.graph_inputs)
-
-    def note_argument(values: Sequence[Any], tangent: int, argument: torch.Tensor) -> None:
-        node = values[wanted[tangent]].grad_fn
-        if metadata.connections is not None:
-            node.call.tensors[tangent] = ref(argument)
-        elif node.kept[0] is not None:
-            node.kept[0][count + tangent] = ref(argument)
-
-    def tracked_with_points(args: list[Any], sizes: Sizes | None, building: Building) -> Any:
-        if transforms_active():
-            raise _inside_of_transform(metadata.source)
-        if saved_tensor_hooks() is not None:
-            with layouts_restored(), torch.enable_grad():
-                return with_hooks(args, sizes, *differentiable(args), building=building)
-        with torch.enable_grad():
-            return nodes.apply(args, sizes, *differentiable(args), building=building)
-
-    if _native.node is not None:
-        tracked = _native.node.Call(
-            apply,
-            tracked,
-            grad_mode,
-            transforms_active,
-            top_saved_tensor_hooks,
-            tuple(metadata.differentiable),
-        )
+    tracked: Any = _tracked(metadata, apply, with_hooks)
 
     def run(args: list[Any], sizes: Sizes | None, building: Building | None) -> Any:
         if building is None:
             return tracked(args, sizes)
         return tracked_with_points(args, sizes, building)
+
+    tracked_with_points = _tracked_with_points(metadata, apply, with_hooks)
 
     def call(args: list[Any]) -> Any:
         bases = storage_bases(metadata, args) if metadata.shared else []
@@ -187,15 +145,78 @@ def training_callable(compiled: Compiled) -> Boxed:
         if errors:
             raise errors.pop()
         for tangent, position in written:
-            note_argument(values, tangent, kept[position])
+            _note_argument(metadata, values, tangent, kept[position])
         if beside:
             nodes.note(values, [results[n] if n >= 0 else kept[-1 - n] for n in beside])
         return results
 
     bare = whole and epilogue is None and not (metadata.symbols or unsaved)
-    made = tracked if bare else call
-    made.boxed = True  # type: ignore[attr-defined]
+    made: Any = tracked if bare else call
+    made.boxed = True
     return made
+
+
+def _tracked(
+    metadata: FunctionMetadata, apply: Callable[..., Any], with_hooks: Callable[..., Any]
+) -> Callable[..., Any]:
+    """(inputs, sizes) -> the values, with the history that the call gives them; in C where there is that form."""
+    differentiable = picker(metadata.differentiable)
+    grad_mode = torch.is_grad_enabled
+
+    def tracked(args: list[Any], sizes: Sizes | None = None) -> Any:
+        if transforms_active():
+            raise _inside_of_transform(metadata.source)
+        if saved_tensor_hooks() is not None:
+            with layouts_restored(), torch.enable_grad():
+                return with_hooks(args, sizes, *differentiable(args))
+        if grad_mode():
+            return apply(args, sizes, *differentiable(args))
+        set_grad_enabled(True)
+        try:
+            return apply(args, sizes, *differentiable(args))
+        finally:
+            set_grad_enabled(False)
+
+    made: Callable[..., Any] = tracked
+    if _native.node is not None:
+        made = _native.node.Call(
+            apply,
+            tracked,
+            grad_mode,
+            transforms_active,
+            top_saved_tensor_hooks,
+            tuple(metadata.differentiable),
+        )
+    return made
+
+
+def _tracked_with_points(
+    metadata: FunctionMetadata, apply: Callable[..., Any], with_hooks: Callable[..., Any]
+) -> Callable[..., Any]:
+    """The same, of a graph with points: (inputs, sizes, what makes them between the nodes)."""
+    differentiable = picker(metadata.differentiable)
+
+    def tracked(args: list[Any], sizes: Sizes | None, building: Building) -> Any:
+        if transforms_active():
+            raise _inside_of_transform(metadata.source)
+        if saved_tensor_hooks() is not None:
+            with layouts_restored(), torch.enable_grad():
+                return with_hooks(args, sizes, *differentiable(args), building=building)
+        with torch.enable_grad():
+            return apply(args, sizes, *differentiable(args), building=building)
+
+    return tracked
+
+
+def _note_argument(
+    metadata: FunctionMetadata, values: Sequence[Any], tangent: int, argument: torch.Tensor
+) -> None:
+    """Remember an argument in the place of the result that is its new value."""
+    node = values[tangent_outputs(metadata)[tangent]].grad_fn
+    if metadata.connections is not None:
+        node.call.tensors[tangent] = ref(argument)
+    elif node.kept[0] is not None:
+        node.kept[0][len(metadata.graph_inputs) + tangent] = ref(argument)
 
 
 def _inside_of_transform(source: str) -> UnsupportedTransform:
